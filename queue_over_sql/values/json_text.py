@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from decimal import Decimal
 from typing import Any, Final
 
@@ -54,12 +55,15 @@ def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _float_of(text: str) -> float:
     number = float(text)
     # A float is written with up to 17 digits, so these say nothing more than it does.
-    if len(text) > _DIGITS_OF_FLOAT or math.isinf(number) or not number:
+    if len(text) > _DIGITS_OF_FLOAT or math.isinf(number) or abs(number) < sys.float_info.min:
         mantissa = text.lower().partition("e")[0]
         digits = "".join(filter(str.isdigit, mantissa)).strip("0")
         # Not as a Decimal: it has no number with an exponent of seven digits.
         changed = math.isinf(number) or (bool(digits) and not number)
-        if not changed and len(digits) > _DIGITS_OF_FLOAT:
+        if number and abs(number) < sys.float_info.min:
+            # The smallest ones have fewer digits: 1.2e-323 would become 9.9e-324.
+            changed = Decimal(text) != Decimal(f"{number:.{len(digits) - 1}e}")
+        elif not changed and len(digits) > _DIGITS_OF_FLOAT:
             changed = Decimal(text) != Decimal(repr(number))
         if changed:
             msg = f"the number {shortened(text)} would become {number!r}; write it as a string"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -186,7 +187,20 @@ def test_a_number_that_no_float_holds_is_refused() -> None:
             read_exactly(text)
     zeros = ("0.0", "-0e0", f"0e{'9' * 20}", "0." + "0" * 400)
     assert [0.0] * len(zeros) == [read_exactly(text) for text in zeros]
-    assert 5e-324 == read_exactly("5e-324")
+    for text in ("1.2e-323", "-7e-324", "2.3e-323", "4.95e-324"):
+        with refused(text, ValueError, match="write it as a string"):
+            read_exactly(text)
+    # Others write the least one like this.
+    for text in ("5e-324", "4.9E-324", "4.9406564584124654e-324"):
+        assert 5e-324 == read_exactly(text), text
+
+
+@given(st.floats(-sys.float_info.min, sys.float_info.min))
+@settings(max_examples=200, deadline=None, database=None, derandomize=True)
+def test_the_smallest_floats_are_read_as_they_are_written(number: float) -> None:
+    """They have fewer digits than others, and none of them is refused."""
+    for text in (repr(number), f"{number:.16e}"):
+        assert number == read_exactly(text), text
 
 
 def test_a_duration_of_a_line_that_is_none_is_refused() -> None:
