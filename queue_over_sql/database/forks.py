@@ -15,7 +15,7 @@ import os
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -125,10 +125,18 @@ class NoForkGuard(ForkGuard):
         """No use was noted."""
 
 
+class Heir(Protocol):
+    """What a child forgets of its parent."""
+
+    def forked(self) -> None:
+        """Forget it, in the child."""
+
+
 _guards: weakref.WeakSet[ForkGuard] = weakref.WeakSet()
 # Reentrant, because a signal handler may fork while this thread is about to.
 _forking = threading.RLock()
 _followed: list[ForkGuard] = []
+_heirs: weakref.WeakSet[Heir] = weakref.WeakSet()
 _locks: weakref.WeakSet[threading.RLock] = weakref.WeakSet()
 _connections: weakref.WeakSet[Connection] = weakref.WeakSet()
 # Held while the list of connections changes, and during a fork.
@@ -167,6 +175,8 @@ def _after_in_child() -> None:
     _followed.clear()
     for lock in list(_locks):
         _free(lock)
+    for heir in list(_heirs):
+        heir.forked()
     # A server in C that forks calls nothing before.
     for held in (_noting, _forking):
         with contextlib.suppress(RuntimeError):
@@ -182,6 +192,11 @@ def note_connection(connection: Connection) -> None:
     """Keep a forked child from ending this connection of its parent."""
     with _noting:
         _connections.add(connection)
+
+
+def note_heir(heir: Heir) -> None:
+    """Call its ``forked`` in each forked child."""
+    _heirs.add(heir)
 
 
 def _free(lock: Any) -> None:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import event
 
-from queue_over_sql.database.forks import shared_lock
+from queue_over_sql.database.forks import note_heir, shared_lock
 from queue_over_sql.database.runtime import LoopProgress
 from queue_over_sql.errors import QueueError
 from queue_over_sql.sql.driver_calls import sever, watch_network
@@ -118,12 +118,19 @@ class Watchdog:
         self._question: _Question | None = None
         self._silent_since: int | None = None
         self._hurried_until: float | None = None
+        note_heir(self)
 
     def follow(self, engine: Engine) -> None:
         """Watch all connections that an engine opens from now on, from their first statement."""
         self._engine = engine
         event.listen(engine, "connect", self._connected, insert=True)
         event.listen(engine, "do_execute", self._execute)
+        event.listen(engine, "do_executemany", self._execute_many)
+
+    def forked(self) -> None:
+        """Forget who waits in the parent: in a child these waits would never end."""
+        self.waits.clear()
+        self.prompt_waits.clear()
 
     def note_statements(self, connection: Connection) -> None:
         """From now on each statement on this connection counts as a wait for its answer.
@@ -137,6 +144,13 @@ class Watchdog:
             return False
         with self.waiting(context.root_connection):
             context.dialect.do_execute(cursor, statement, parameters, context)
+        return True
+
+    def _execute_many(self, cursor: Any, statement: Any, parameters: Any, context: Any) -> bool:
+        if context.root_connection not in self._noted:
+            return False
+        with self.waiting(context.root_connection):
+            context.dialect.do_executemany(cursor, statement, parameters, context)
         return True
 
     @contextlib.contextmanager
@@ -163,7 +177,7 @@ class Watchdog:
             try:
                 yield
             finally:
-                del self.prompt_waits[wait]
+                self.prompt_waits.pop(wait, None)
 
     def within(self, seconds: float, do: Callable[[], object]) -> bool:
         """Do something within a time limit; returns whether it was done.
@@ -351,7 +365,8 @@ def _noted(
     try:
         yield wait
     finally:
-        del waits[wait]
+        # A forked child knows it no more.
+        waits.pop(wait, None)
 
 
 def _older(ages: dict[object, int], waits: Iterable[object]) -> dict[object, int]:

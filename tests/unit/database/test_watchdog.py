@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, create_engine
+from sqlalchemy import Connection, create_engine, text
 
 from queue_over_sql.database.watchdog import Watchdog
 
@@ -57,3 +58,35 @@ def test_a_wait_that_ends_while_the_server_is_asked_loses_nothing(
                 for _ in range(12):
                     watchdog.poll()
             assert bool(severed) is not answered
+
+
+def _watchdog() -> Watchdog:
+    return Watchdog(_AtOnce(), 5, weakref.WeakMethod(_Server().ask))  # type: ignore[arg-type]
+
+
+def test_each_statement_of_a_handler_is_a_wait() -> None:
+    """One that is run for many rows waits for the database, too."""
+    watchdog, engine = _watchdog(), create_engine("sqlite://")
+    watchdog.follow(engine)
+    with engine.connect() as connection:
+        raw: Any = connection.connection.dbapi_connection
+        raw.create_function("waits", 0, lambda: len(watchdog.waits))
+        watchdog.note_statements(connection)
+        connection.execute(text("CREATE TABLE seen (row INTEGER, waits INTEGER)"))
+        add = text("INSERT INTO seen VALUES (:row, waits())")
+        connection.execute(add, {"row": 1})
+        connection.execute(add, [{"row": 2}, {"row": 3}])
+        found = connection.execute(text("SELECT row, waits FROM seen ORDER BY row")).all()
+    assert [(1, 1), (2, 1), (3, 1)] == [tuple(row) for row in found]
+
+
+def test_a_forked_child_does_not_wait_as_its_parent_did() -> None:
+    """A wait of the parent never ends in a child, which would close its connections for it."""
+    watchdog = _watchdog()
+    with watchdog.waiting_briefly(), watchdog.waiting():
+        child = os.fork()
+        if not child:
+            os._exit(len(watchdog.waits) + len(watchdog.prompt_waits))
+        _, status = os.waitpid(child, 0)
+        assert [2, 1] == [len(watchdog.waits), len(watchdog.prompt_waits)]
+    assert 0 == os.waitstatus_to_exitcode(status)
