@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+import pkgutil
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from django.apps import apps
 from django.conf import settings
@@ -150,7 +151,11 @@ class Backend(BaseTaskBackend):
 
     def queue(self, name: str) -> Queue:
         """The queue with this name."""
-        return service(self.database).queue(name)
+        try:
+            return service(self.database).queue(name)
+        except QueueNotFound as error:
+            error.add_note("Run `manage.py migrate`: it creates the queues of TASKS.")
+            raise
 
     def message(self, queue: Queue, number: int) -> Message | None:
         """A task's message, live or archived, also one that this transaction has published."""
@@ -319,9 +324,16 @@ def _status(message: Message) -> TaskResultStatus:
     return TaskResultStatus.RUNNING if claimed else TaskResultStatus.READY
 
 
+class _Error(TaskError):
+    @property
+    def exception_class(self) -> type[BaseException]:
+        """Also a class inside another one, such as a model's ``DoesNotExist``."""
+        return cast("type[BaseException]", pkgutil.resolve_name(self.exception_class_path))
+
+
 def _errors(message: Message, attempts: Sequence[Attempt]) -> list[TaskError]:
     return [
-        TaskError(
+        _Error(
             exception_class_path=_class_path(each.traceback),
             traceback=each.traceback or each.error or message.last_error or "",
         )
@@ -335,8 +347,8 @@ def _class_path(traceback: str | None) -> str:
         return "queue_over_sql.ClaimLost"
     for name in _RAISED.findall(traceback.rpartition("\n  File ")[2])[:1]:
         path = name if "." in name else f"builtins.{name}"
-        with contextlib.suppress(ImportError):
-            import_string(path)
+        with contextlib.suppress(ImportError, AttributeError):
+            pkgutil.resolve_name(path)
             return str(path)
     # A class inside a function, or of the main program, cannot be imported.
     return "builtins.Exception"

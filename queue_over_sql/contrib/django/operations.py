@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django.db import NotSupportedError
 from django.db.migrations.operations.base import Operation
+from sqlalchemy import and_, literal_column
 
 from queue_over_sql.contrib.django.services import temporary_service
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqlalchemy import ColumnElement, Table
 
 
 class AdoptQueue(Operation):
@@ -19,8 +25,9 @@ class AdoptQueue(Operation):
     Args:
         model: the model's name.
         queue: the queue's name.
-        finished: a field that is not null in rows that are finished. All other rows become
-            messages. None: no row does.
+        finished: a field that is not null in rows that are finished. The others become messages.
+        where: a condition in SQL that rows must meet to become messages, such as
+            ``"status = 'new'"``. Without it and ``finished`` no row does.
         settings: as for ``QueueService.adopt_queue``, such as ``column_prefix``.
     """
 
@@ -28,11 +35,18 @@ class AdoptQueue(Operation):
     reversible: Final = True
 
     def __init__(
-        self, model: str, queue: str, *, finished: str | None = None, **settings: Any
+        self,
+        model: str,
+        queue: str,
+        *,
+        finished: str | None = None,
+        where: str | None = None,
+        **settings: Any,
     ) -> None:
         self.model = model
         self.queue = queue
         self.finished = finished
+        self.where = where
         self.settings = settings
 
     def state_forwards(self, app_label: str, state: Any) -> None:
@@ -53,9 +67,9 @@ class AdoptQueue(Operation):
             return
         with temporary_service(alias) as service:
             queue = service.adopt_queue(self.queue, model._meta.db_table, **self.settings)  # noqa: SLF001 - as public as Django has it
-            if self.finished is not None:
-                column = model._meta.get_field(self.finished).column  # noqa: SLF001
-                queue.enqueue(queue.table.c[column].is_(None))
+            conditions = list(self._conditions(model, queue.table))
+            if conditions:
+                queue.enqueue(and_(*conditions))
 
     def database_backwards(
         self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any
@@ -75,6 +89,15 @@ class AdoptQueue(Operation):
     def describe(self) -> str:
         """What `manage.py migrate --plan` shows."""
         return f"Adopt the table of {self.model} as the queue {self.queue}"
+
+    def _conditions(self, model: Any, table: Table) -> Iterator[ColumnElement[Any]]:
+        if self.finished is not None:
+            column = model._meta.get_field(self.finished).column  # noqa: SLF001 - as public as Django has it
+            # By its name: the key may be that of a column of the queue.
+            yield next(each for each in table.columns if each.name == column).is_(None)
+        if self.where is not None:
+            # The line break ends a comment.
+            yield literal_column(f"({self.where}\n)")
 
     def _alias(self, schema_editor: Any, model: Any) -> str | None:
         """The database, unless the model is not to be there."""

@@ -96,4 +96,12 @@ def several() -> None:
     raise ExceptionGroup("both", [ValueError("one"), TypeError("other")])
 
 
+@task()
+def missing() -> None:
+    """Fail with a class that is inside of another one."""
+    from django.contrib.auth.models import Group
+
+    raise Group.DoesNotExist("nobody")
+
+
 not_a_task = len

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import io
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -98,3 +99,15 @@ def test_a_failed_task_is_found_and_requeued(shop: Any) -> None:
         "/admin/queue_over_sql/task/default/other/",
     ):
         assert 404 == vera.get(wrong).status_code
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.parametrize("everything", [False, True])
+def test_a_dump_of_the_site_leaves_the_queues_out(shop: Any, *, everything: bool) -> None:
+    """What the pages of the admin belong to has no table."""
+    from django.core.management import call_command
+
+    assert shop is not None
+    out = io.StringIO()
+    call_command("dumpdata", "queue_over_sql", all=everything, stdout=out)
+    assert "[]" == out.getvalue().strip()

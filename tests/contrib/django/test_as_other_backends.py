@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from queue_over_sql import QueueNotFound
+
 pytestmark = pytest.mark.engines("sqlite")
 
 
@@ -77,6 +79,16 @@ def test_a_task_that_does_not_fit_is_refused(shop: Any) -> None:
     for priority in (-100, -99, 0, 1, 100):
         result = shop.add.using(priority=priority).enqueue(1)
         assert priority == shop.add.get_result(result.id).task.priority
+
+
+def test_a_queue_that_is_not_there_yet(shop: Any) -> None:
+    """The error says what makes it."""
+    from queue_over_sql.contrib.django import service
+
+    service().drop_queue("mails")
+    with pytest.raises(QueueNotFound) as refused:
+        shop.add.using(queue_name="mails").enqueue(1)
+    assert ["Run `manage.py migrate`: it creates the queues of TASKS."] == refused.value.__notes__
 
 
 def test_a_path_to_no_task_is_not_shown(shop: Any) -> None:

@@ -242,12 +242,15 @@ def test_a_task_succeeds_whatever_the_archive_keeps(
 
 @pytest.mark.engines("sqlite")
 def test_the_class_of_an_error_can_be_imported(shop: Any, work: Callable[..., int]) -> None:
-    """A class inside a function, and a group of exceptions, are just exceptions."""
-    results = [shop.local.enqueue(), shop.several.enqueue()]
-    assert 2 == work()
+    """A class inside a function, and a group, are just exceptions; one inside a class is not."""
+    results = [shop.local.enqueue(), shop.several.enqueue(), shop.missing.enqueue()]
+    assert 3 == work()
     for result in results:
         result.refresh()
         assert issubclass(result.errors[0].exception_class, Exception)
+    error = results[-1].errors[0]
+    assert "django.contrib.auth.models.Group.DoesNotExist" == error.exception_class_path
+    assert "DoesNotExist" == error.exception_class.__name__
 
 
 @pytest.mark.engines("sqlite")

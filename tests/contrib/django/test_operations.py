@@ -28,10 +28,14 @@ def test_a_models_table_becomes_a_queue_and_back(shop: Any) -> None:
         [
             ("id", models.BigAutoField(primary_key=True)),
             ("address", models.CharField(max_length=80)),
-            ("sent_at", models.DateTimeField(null=True, db_column="sent")),
+            # The queue has such columns, too.
+            ("sent_at", models.DateTimeField(null=True, db_column="finished_at")),
+            ("state", models.CharField(max_length=8, default="new", db_column="status")),
         ],
     )
-    adopt = AdoptQueue("Letter", "letters", finished="sent_at", column_prefix="q_", max_attempts=2)
+    options: dict[str, Any] = {"column_prefix": "q_", "max_attempts": 2}
+    new = "status = 'new'"
+    adopt = AdoptQueue("Letter", "letters", finished="sent_at", where=new, **options)
     before, after = ProjectState(), ProjectState()
     create.state_forwards("post", after)
     with connection.schema_editor() as editor:
@@ -40,6 +44,7 @@ def test_a_models_table_becomes_a_queue_and_back(shop: Any) -> None:
     now = timezone.now()
     for sent_at in (None, now, None):
         letters.create(address="a", sent_at=sent_at)
+    letters.create(address="a", state="failed")
     atomic: Any = SimpleNamespace(connection=connection)
     with pytest.raises(NotSupportedError, match="write atomic = False"), transaction.atomic():
         adopt.database_forwards("post", atomic, after, after)
@@ -67,7 +72,7 @@ def test_a_models_table_becomes_a_queue_and_back(shop: Any) -> None:
         service().queue("letters").stats()
     with connection.cursor() as cursor:
         found = connection.introspection.get_table_description(cursor, "post_letter")
-    assert ["id", "address", "sent"] == [each.name for each in found]
+    assert ["id", "address", "finished_at", "status"] == [each.name for each in found]
     assert 4 == letters.filter(sent_at__isnull=False).count()
     with connection.schema_editor() as editor:
         create.database_backwards("post", editor, after, before)
