@@ -202,7 +202,7 @@ def section() -> str:
         "- Half-open: packets vanish for a second, and the server drops its end when they come",
         "  back; until then it keeps the locks of who has gone.",
         "- Disk full: MySQL's server looks only after a minute whether its log has room again.",
-        "  H2's is restarted, as it may refuse its own file until then; and it reports commits",
+        "  H2's is restarted, as it may refuse its own file until then; and it may report commits",
         "  that are not in the file later ([engines](engines.md#where-the-promises-hold-on-h2)).",
         "- A process that stands still within a transaction keeps its locks: on SQLite the file,",
         "  elsewhere the rows that it acks just then. Others wait until it goes on or dies.",
