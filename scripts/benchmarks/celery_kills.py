@@ -604,7 +604,9 @@ _ABOUT: Final = {
 `task_reject_on_worker_lost`.""",
     "stops": """\
 {strikes} times SIGTERM to one worker and a new one in its place, while a fifth of the tasks are
-retried after 1 s, a fifth have a `countdown` of 2 to 9 s, and a fifth belong to chords of 10.""",
+retried after 1 s, a fifth have a `countdown` of 2 to 9 s, and a fifth belong to chords of 10.
+Those beyond were the last tasks of a stopped worker, which did not ack them, on Redis as on ours.
+On a busy machine such a worker of Celery may also not end; it was killed after 30 s.""",
 }
 
 
