@@ -135,7 +135,7 @@ def exchanges_heads(
         return False
     # The claims of one consumer, as its messages in hand may be of several.
     holders = {each.claim.consumer_id for each in settlements}
-    if len(holders) != 1 or settlements[0].dedup_us is not None:
+    if len(holders) != 1 or settlements[0].dedup_us is not None or settlements[0].in_key_order:
         return False
     return count_ids(settlements) <= _MOST_EXCHANGED
 
@@ -156,7 +156,7 @@ def exchanging_heads(
 
 def _is_single(settlements: Sequence[Settlement]) -> bool:
     single = len(settlements) == 1 and len(settlements[0].ids) <= MAX_IDS
-    return single and settlements[0].dedup_us is None
+    return single and settlements[0].dedup_us is None and not settlements[0].in_key_order
 
 
 def exchange(

@@ -38,7 +38,7 @@ from queue_over_sql.message import Claim
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues import registry
 from queue_over_sql.settling.failures import reason_of
-from queue_over_sql.settling.operations import each_of, ordered_by, retry
+from queue_over_sql.settling.operations import each_of, retry
 from queue_over_sql.sql.operation import Operation
 from queue_over_sql.statements.clock import server_now
 from queue_over_sql.statements.requests import Settlement
@@ -669,8 +669,8 @@ class DurableConsumer:
             if wait is None:
                 self._settlements.dead_letter(connection, settlement)
             else:
-                again, ordered = partial(retry, sql=sql, delay=wait), ordered_by(sql, [settlement])
-                each_of([settlement], again, ordered_by=ordered).do(connection)
+                again = partial(retry, sql=sql, delay=wait)
+                each_of(sql, [settlement], again).do(connection)
         return set(held)
 
 

@@ -148,6 +148,7 @@ class MixedMessages:
     def rows(self, now: int) -> NewRows:
         """Their rows, published at ``now`` (microseconds); shared values are given once."""
         messages = self._messages
+        keys = [message.key for message in messages if message.key is not None]
         columns: dict[str, list[Any]] = {"message_key": [message.key for message in messages]}
         contents = [message.content for message in messages]
         for name in contents[0]:
@@ -168,7 +169,8 @@ class MixedMessages:
             same |= {"scheduled_at": now, "available_at": now}
         if self.expiring:
             differing["expires_at"] = [message.expiry(now) for message in messages]
-        return NewRows(len(messages), same, differing)
+        locking = len(messages) > 1 and bool(keys) and len(set(keys)) == len(keys)
+        return NewRows(len(messages), same, differing, locking)
 
 
 class PlainMessages:

@@ -593,7 +593,9 @@ def _insert_values(
 ) -> Sequence[Sequence[Any]]:
     _check_alone(sql, batch)
     rows, features = batch.rows(now), sql.subject.features
-    statement = sql.get(statements.publish_many, rows.count, tuple(rows.differing))
+    statement = sql.get(
+        statements.publish_many, rows.count, tuple(rows.differing), True, rows.locking
+    )
     # The error ends our own transaction, but the caller's may continue.
     clean = features.undoes_failed_insert or direct_calls(connection) is not None
     with contextlib.nullcontext() if clean else connection.begin_nested():

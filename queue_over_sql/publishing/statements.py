@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import ColumnElement, Insert, Select, Update, bindparam, case, func, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Insert,
+    Select,
+    Update,
+    bindparam,
+    case,
+    func,
+    null,
+    select,
+    update,
+)
 
 from queue_over_sql.publishing.new_messages import CONTENT
 from queue_over_sql.schema.queue_tables import KEY_RELEASED, MESSAGE_COLUMNS
@@ -59,11 +70,16 @@ def _begins(tables: QueueTables) -> ColumnElement[Any]:
 
 
 def publish_many(
-    tables: QueueTables, size: int, differing: tuple[str, ...], returning: bool = True
+    tables: QueueTables,
+    size: int,
+    differing: tuple[str, ...],
+    returning: bool = True,
+    locking: bool = False,
 ) -> Insert:
     """Insert ``size`` messages with times computed from the database's clock.
 
-    Columns with equal values are one parameter each.
+    Columns with equal values are one parameter each. ``locking``: lock the messages that have their
+    keys; no two of the new ones may have the same key.
     """
     names, live = columns_of(tables, differing), tables.live
     same = {name: value_of(tables, name) for name in names if name not in differing}
@@ -73,7 +89,7 @@ def publish_many(
     statement = tables.expressions.insert(live).values(rows)
     if not returning:
         return statement.inline()
-    return _returning(tables, statement, live.c.message_key, keyed=True)
+    return _returning(tables, statement, live.c.message_key, keyed=True, locking=locking)
 
 
 def publish_rows(tables: QueueTables, size: int, names: tuple[str, ...]) -> Insert:
@@ -90,15 +106,31 @@ def value_of(tables: QueueTables, name: str, row: int | None = None) -> ColumnEl
 
 
 def _returning(
-    tables: QueueTables, statement: Insert, also: ColumnElement[Any], *, keyed: bool
+    tables: QueueTables,
+    statement: Insert,
+    also: ColumnElement[Any],
+    *,
+    keyed: bool,
+    locking: bool = False,
 ) -> Insert:
     """Return the ids, and another column."""
     if keyed and tables.features.conflict_clause:
-        statement = tables.expressions.ignore_conflict(statement, tables.unique_key)
+        statement = skip_taken(tables, statement, locking=locking)
     if tables.features.insert_returning:
         return statement.returning(tables.live.c.id, also)
     # Without RETURNING the driver's last insert id is read; SQLAlchemy must add nothing.
     return statement.inline()
+
+
+def skip_taken(tables: QueueTables, statement: Insert, *, locking: bool) -> Insert:
+    """Let an INSERT leave out messages whose keys are taken, and maybe lock those that have them.
+
+    It writes nothing into them.
+    """
+    if locking and "last_error" in tables.live.c:
+        kept = {tables.live.c.last_error: null()}
+        return tables.expressions.lock_conflict(statement, tables.unique_key, kept)
+    return tables.expressions.ignore_conflict(statement, tables.unique_key)
 
 
 def live_by_key(tables: QueueTables) -> Select[Any]:

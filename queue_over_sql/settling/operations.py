@@ -73,29 +73,41 @@ LONGEST_ERROR: Final = 20_000
 
 
 def each_of(
+    sql: StatementCache,
     settlements: Sequence[Settlement],
     do: Callable[..., set[int]],
     *,
     atomic: bool = True,
-    ordered_by: StatementCache | None = None,
 ) -> Operation[set[int]]:
     """The operation that runs ``do`` for each settlement; returns the ids that were still held.
 
-    With ``ordered_by``, the statements of a queue with ordered groups, a message that is given back
-    takes along what its claim holds behind it.
+    In an ordered group, a message that is given back takes along what its claim holds behind it.
 
     Whoever repeats it must find out whether the first run has ended the messages.
     """
+    in_order = any(each.in_order for each in settlements)
 
     def settle_all(connection: Connection) -> set[int]:
         settled: set[int] = set()
+        lock_keys(connection, sql, settlements)
         for settlement in settlements:
             settled |= do(connection, settlement=settlement)
-        if ordered_by is not None and settled:
-            _give_back_behind(connection, ordered_by, settlements)
+        if in_order and settled:
+            _give_back_behind(connection, sql, settlements)
         return settled
 
     return Operation(settle_all, atomic, repeatable=False)
+
+
+def lock_keys(
+    connection: Connection, sql: StatementCache, settlements: Sequence[Settlement]
+) -> None:
+    """Lock messages in the order of their keys, as publishers of sorted batches do.
+
+    In any other order, an ack beside a publisher that replaces the same messages is a deadlock.
+    """
+    for ids in {id(each.in_key_order): each.in_key_order for each in settlements}.values():
+        rows_by_ids(connection, sql, settle.held_in_key_order, ids)
 
 
 def finish(
@@ -104,7 +116,7 @@ def finish(
     """Finish messages of several claims: archive them if ``keep``, else remove them."""
     end = archive_messages if keep else remove
     at_once = not sql.subject.grouped and _finishes_at_once(sql, settlements, keep=keep)
-    return each_of(settlements, partial(end, sql=sql), atomic=not at_once)
+    return each_of(sql, settlements, partial(end, sql=sql), atomic=not at_once)
 
 
 def finish_unblocking(
@@ -118,7 +130,7 @@ def finish_unblocking(
         return None
     end = archive_messages if keep else remove
     unblocking = [dataclasses.replace(each, unblocking=True) for each in settlements]
-    return each_of(unblocking, partial(end, sql=sql), atomic=False)
+    return each_of(sql, unblocking, partial(end, sql=sql), atomic=False)
 
 
 def finish_quickly(
@@ -150,6 +162,7 @@ def with_results(
     """
 
     def do(connection: Connection) -> set[int]:
+        lock_keys(connection, sql, groups)
         for settlement in groups:
             keep_results(connection, sql, settlement, results)
         return ending.do(connection)
@@ -182,12 +195,7 @@ def give_back(
 ) -> Operation[set[int]]:
     """Give back messages of several claims, uncounted, at their place or after a delay."""
     at_once, do = updates_at_once(sql, settlements), partial(release, sql=sql, delay=delay)
-    return each_of(settlements, do, atomic=not at_once, ordered_by=ordered_by(sql, settlements))
-
-
-def ordered_by(sql: StatementCache, settlements: Sequence[Settlement]) -> StatementCache | None:
-    """The statements for ``each_of``, if what the claims hold behind comes back, too."""
-    return sql if any(each.in_order for each in settlements) else None
+    return each_of(sql, settlements, do, atomic=not at_once)
 
 
 def _give_back_behind(
@@ -223,7 +231,7 @@ def updates_at_once(sql: StatementCache, settlements: Sequence[Settlement]) -> b
 
 
 def _at_once(settlements: Sequence[Settlement], *, returning: bool) -> bool:
-    if len(settlements) != 1:
+    if len(settlements) != 1 or settlements[0].in_key_order:
         return False
     # Without RETURNING, several messages are locked and read first.
     return len(settlements[0].ids) <= (MAX_IDS if returning else 1)
@@ -430,8 +438,8 @@ def claimed_rows(
 
 def keep_traceback(
     connection: Connection, tables: QueueTables, settlement: Settlement, text: str
-) -> None:
-    """Store the traceback of a failure in messages that the claim still holds."""
+) -> set[int]:
+    """Store the traceback of a failure in messages that the claim still holds; settles none."""
     claim, live = settlement.claim, tables.live
     connection.execute(
         update_by_id(tables)
@@ -442,6 +450,7 @@ def keep_traceback(
         )
         .values(last_traceback=bindparam(None, text, type_=tables.expressions.reason_type()))
     )
+    return set()
 
 
 def _settle(

@@ -59,7 +59,6 @@ from queue_over_sql.settling.operations import (
     give_back,
     hold_refused,
     keep_traceback,
-    ordered_by,
     release,
     remove,
     restore,
@@ -155,7 +154,7 @@ class Settlements:
         def apart() -> Operation[set[int]]:
             end = archive_messages if keep else remove
             finish_one = partial(self._finish_apart, end=end, refused=refused)
-            each = each_of(groups, finish_one)
+            each = each_of(context.sql, groups, finish_one)
             return _noting_anew(keeping(each) if results else each, refused)
 
         self._settle(
@@ -219,7 +218,7 @@ class Settlements:
 
         atomic = None in delays.values() or not updates_at_once(sql, groups)
         atomic = atomic or connection is not None
-        operation = each_of(groups, fail, atomic=atomic, ordered_by=ordered_by(sql, groups))
+        operation = each_of(sql, groups, fail, atomic=atomic)
         became = {id_: "failed" if wait is None else "retried" for id_, wait in delays.items()}
         again = 0 in delays.values()
         self._settle(
@@ -242,12 +241,13 @@ class Settlements:
 
         Never raises, because the nack matters more.
         """
-        tables = self._context.tables
+        sql, tables = self._context.sql, self._context.tables
         if text is None or "last_traceback" not in tables.live.c:
             return
+        keep = partial(keep_traceback, tables=tables, text=text)
         for group in self.grouped(messages):
             try:
-                self._context.run(lambda c: keep_traceback(c, tables, group, text))  # noqa: B023 - runs at once
+                self._context.run(each_of(sql, [group], keep, atomic=bool(group.in_key_order)))
             except QueueError as error:
                 _log.debug("A traceback could not be stored: %s", error)
 
@@ -289,7 +289,7 @@ class Settlements:
                 return self.dead_letter(target, settlement, refused)
             return set_aside(target, sql, settlement, waits)
 
-        operation = each_of(groups, defer, ordered_by=ordered_by(sql, groups))
+        operation = each_of(sql, groups, defer)
         became = "failed" if waits is None else "retried"
         self._settle([message], operation, None, {message.id: became}, reason, refused=refused)
 
@@ -303,7 +303,7 @@ class Settlements:
         messages = as_list(messages)
         kept = reason_of(reason, "reason")
         groups, refused = self.grouped(messages, Outcome.REJECTED, kept), dict[int, str]()
-        operation = each_of(groups, partial(self.dead_letter, refused=refused))
+        operation = each_of(self._context.sql, groups, partial(self.dead_letter, refused=refused))
         self._settle(
             messages,
             operation,
@@ -326,7 +326,9 @@ class Settlements:
         for reason in dict.fromkeys(reasons.values()):
             same = [message for message in messages if reasons[message.id] == reason]
             groups, refused = self.grouped(same, Outcome.EXPIRED, reason), dict[int, str]()
-            operation = each_of(groups, partial(self.dead_letter, refused=refused))
+            operation = each_of(
+                self._context.sql, groups, partial(self.dead_letter, refused=refused)
+            )
             self._settle(same, operation, None, "expired", reason, refused=refused)
 
     def dead_letter(
@@ -499,7 +501,8 @@ class Settlements:
             return extended
 
         try:
-            self._settle(messages, each_of(groups, renew), connection, None)
+            operation = each_of(self._context.sql, groups, renew)
+            self._settle(messages, operation, connection, None)
         finally:
             for message in _newest(messages):
                 if message.id in expiries:
@@ -516,7 +519,7 @@ class Settlements:
         if claim_of(message) is None:
             return
         sql = self._context.sql
-        hold = each_of(self.grouped([message]), partial(hold_refused, sql=sql))
+        hold = each_of(sql, self.grouped([message]), partial(hold_refused, sql=sql))
         self.refuse([message], hold.do(connection))
 
     def grouped(
@@ -544,7 +547,7 @@ class Settlements:
         settings = self._context.settings
         dedup = settings.dedup_us if apart is None else None
         in_order = comes_back and self._context.tables.grouped and settings.group_order == "fifo"
-        made = self._context.consumer.made
+        made, in_key_order = self._context.consumer.made, self._in_key_order(messages)
         return [
             Settlement(
                 ids,
@@ -554,10 +557,18 @@ class Settlements:
                 dedup_us=dedup,
                 in_order=in_order,
                 group_limit=settings.group_limit or 1,
+                in_key_order=in_key_order,
             )
             for (claim, _), ids in groups.items()
             if claim is not None and (made(claim) or _has_token(claim, messages))
         ]
+
+    def _in_key_order(self, messages: Sequence[Message]) -> list[int]:
+        """The messages with keys, sorted by these, if there are several and the order matters."""
+        if len(messages) == 1 or not self._context.tables.features.sorts_locks:
+            return []
+        keyed = [(message.key, message.id) for message in messages if message.key is not None]
+        return [id_ for _, id_ in sorted(keyed)] if len(keyed) > 1 else []
 
     def guard(self, messages: Sequence[Message]) -> None:
         """Refuse messages of other queues, and claims of a former identity of this consumer.
@@ -808,7 +819,7 @@ class Settlements:
         if not gone or not context.connections.has_others:
             return set()
         of_gone = self.grouped([message for message in missing if message.id in gone])
-        return context.run(each_of(of_gone, partial(stamped, sql=context.sql)).do)
+        return context.run(lambda c: {i for each in of_gone for i in stamped(c, context.sql, each)})
 
     def _ended_before(self, messages: Sequence[Message], settled: set[int]) -> set[int]:
         """Missing messages that only the first try, whose answer was lost, can have ended.

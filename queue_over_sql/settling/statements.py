@@ -48,6 +48,13 @@ def held(tables: QueueTables, size: int) -> Select[Any]:
     return by_id(tables, locked, tables.live)
 
 
+def held_in_key_order(tables: QueueTables, size: int) -> Select[Any]:
+    """Lock those of the ids that anybody holds, in the order in which Python sorts their keys."""
+    claimed = (among_ids(tables.live, size), tables.expressions.is_claimed(tables.live))
+    keys = tables.expressions.as_code_points(tables.key())
+    return select(tables.live.c.id).where(*claimed).order_by(keys).with_for_update()
+
+
 def still_there(tables: QueueTables, size: int) -> Select[Any]:
     """Which of the ids are live, whoever holds them."""
     return select(tables.live.c.id).where(among_ids(tables.live, size), *tables.live_only())

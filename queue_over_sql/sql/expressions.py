@@ -175,6 +175,24 @@ class Expressions:
         del columns
         return statement
 
+    def lock_conflict(
+        self,
+        statement: Insert,
+        columns: Sequence[Column[Any]],
+        values: Mapping[Column[Any], ColumnElement[Any]],
+    ) -> Insert:
+        """As ``ignore_conflict``, but lock each row that refuses one, where the engine can.
+
+        So an INSERT takes all locks in the order of its rows, of which no two may have the same
+        value. ``values``: what the login may write. It is not written.
+        """
+        del values
+        return self.ignore_conflict(statement, columns)
+
+    def as_code_points(self, text: ColumnElement[Any]) -> ColumnElement[Any]:
+        """A text that ORDER BY sorts as Python does; only where the engine ``sorts_locks``."""
+        return text
+
     # -- indexes
 
     def add_queue_indexes(self, table: Table, base: str, *, sparse: bool = False) -> None:

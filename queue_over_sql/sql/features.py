@@ -49,6 +49,8 @@ class Features:
     """INSERT … VALUES (…), (…) RETURNING works."""
     conflict_clause: bool = False
     """INSERT … ON CONFLICT DO NOTHING works."""
+    sorts_locks: bool = False
+    """A SELECT … ORDER BY … FOR UPDATE locks rows in its order."""
     updates_from: bool = False
     """UPDATE can take its values from another table by a join."""
     id_step: str | None = None

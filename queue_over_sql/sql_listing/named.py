@@ -267,6 +267,11 @@ def _finish(*, keep: bool) -> Step:
     return do
 
 
+def _lock_keys(stage: Stage) -> None:
+    if stage.dialect.features.sorts_locks:
+        stage.run(settling.lock_keys, [stage.settlement(in_key_order=[1, 2])])
+
+
 def _exchange(*, keep: bool) -> Step:
     def do(stage: Stage) -> None:
         settlement = stage.settlement()
@@ -507,6 +512,7 @@ _CONSUMING: Final[Mapping[str, Step]] = {
     "claim, give back a lost answer": _of(claiming.unclaim_round, _STAMP),
     "release, all of a consumer": _of(claiming.unclaim_all, _STAMP.consumer_id),
     "release, delayed": _settled(settling.release, 1),
+    "settle, lock messages with keys": _lock_keys,
 }
 _KEEPING: Final[dict[str, Step]] = {
     "consumer, register": _register,

@@ -117,11 +117,15 @@ def wanted(priority: int, count: int, low: int = 0, edits: int = ANY_EDITS) -> d
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NewRows:
-    """Rows to insert, by column; values that all rows share are sent once."""
+    """Rows to insert, by column; values that all rows share are sent once.
+
+    ``locking``: whether messages that have their keys are to be locked; no two rows have the same.
+    """
 
     count: int
     same: Mapping[str, Any]
     differing: Mapping[str, Iterable[Any]]
+    locking: bool = False
 
     def values(self, parameters: Mapping[str, str]) -> dict[str, Any]:
         """The bind parameters of an INSERT of these rows; ``parameters`` are names by column."""
@@ -164,6 +168,8 @@ class Settlement:
         group_limit: of a queue with groups.
         unblocking: whether to leave out those for which others of their group may be parked.
         locked: whether this transaction has locked them, under the fence.
+        in_key_order: the messages with keys of this settlement and of those beside it, ordered by
+            key. They are locked first, in the order of a sorted batch of a publisher.
     """
 
     ids: Sequence[int]
@@ -176,6 +182,7 @@ class Settlement:
     group_limit: int = 1
     unblocking: bool = False
     locked: bool = False
+    in_key_order: Sequence[int] = ()
 
     def fence_values(self) -> dict[str, Any]:
         """The bind parameters of the fence."""

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final
 from sqlalchemy import (
     ARRAY,
     JSON,
+    Column,
     ColumnElement,
     Computed,
     Dialect,
@@ -108,6 +109,19 @@ class PostgreSQLExpressions(AtOnceExpressions):
 
     def create_table(self, table: Table, *, if_not_exists: bool = False) -> CreateTable:
         return _CreateWithStorage(table, if_not_exists=if_not_exists)
+
+    def lock_conflict(
+        self,
+        statement: Insert,
+        columns: Sequence[Column[Any]],
+        values: Mapping[Column[Any], ColumnElement[Any]],
+    ) -> Insert:
+        """DO UPDATE locks a row before it looks at its WHERE."""
+        conflict: postgresql.Insert = statement  # type: ignore[assignment]
+        return conflict.on_conflict_do_update(index_elements=columns, set_=values, where=false())
+
+    def as_code_points(self, text: ColumnElement[Any]) -> ColumnElement[Any]:
+        return text.collate("C")
 
     def reason_type(self) -> TypeEngine[Any]:
         encoding = self.features.encoding

@@ -23,6 +23,7 @@ FEATURES: Final = Features(
     delete_returning=True,
     insert_returning=True,
     conflict_clause=True,
+    sorts_locks=True,
     updates_from=True,
     checks_json=True,
     nul_in_text=False,

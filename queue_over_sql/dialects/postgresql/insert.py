@@ -94,7 +94,7 @@ class PostgreSQLInserts(Inserts):
         names = sql.subject.parameters
         values = {names[name]: value for name, value in rows.same.items()}
         values["p_rows"] = _array(sql.subject, rows)
-        return sql.get(publish_elements, differing).run(connection, values).all()
+        return sql.get(publish_elements, differing, rows.locking).run(connection, values).all()
 
     def load(self, connection: Connection, sql: StatementCache, rows: NewRows) -> bool:
         """Insert rows by COPY; False for drivers other than psycopg."""
@@ -125,10 +125,10 @@ def copy_statement(connection: Connection, table: Table, names: Sequence[str]) -
     return f"COPY {preparer.format_table(table)} ({columns}) FROM STDIN"
 
 
-def publish_elements(tables: QueueTables, differing: tuple[str, ...]) -> Insert:
+def publish_elements(tables: QueueTables, differing: tuple[str, ...], locking: bool) -> Insert:
     """Insert the elements of an array: each is a payload, or an array of the differing values.
 
-    A payload is stored exactly as it is written in the array.
+    A payload is stored exactly as it is written in the array. ``locking``: as in ``publish_many``.
     """
     array = cast(bindparam("p_rows", None, type_=Text()), JSON)
     element: ColumnElement[Any] = func.json_array_elements(array).column_valued("element")
@@ -146,7 +146,7 @@ def publish_elements(tables: QueueTables, differing: tuple[str, ...]) -> Insert:
     statement = tables.expressions.insert(live).from_select(
         list(given), select(*chosen), include_defaults=False
     )
-    statement = tables.expressions.ignore_conflict(statement, tables.unique_key)
+    statement = publish.skip_taken(tables, statement, locking=locking)
     return statement.returning(live.c.id, live.c.message_key)
 
 

@@ -132,7 +132,10 @@ SELECT CAST(element ->> 0 AS VARCHAR(200)) AS anon_1,
     CAST(:p_max_attempts::INTEGER AS INTEGER) AS anon_9,
     CAST(:p_lease_us::BIGINT AS BIGINT) AS anon_10
 FROM json_array_elements(CAST(:p_rows::VARCHAR AS JSON)) AS element
-ON CONFLICT (message_key) DO NOTHING
+ON CONFLICT (message_key) DO
+UPDATE
+SET last_error = NULL
+WHERE false
 RETURNING queue_jobs.id, queue_jobs.message_key;
 
 -- publish, batch with keys (3 of 3): as publish, key, delayed
@@ -997,6 +1000,15 @@ WHERE queue_jobs.id = :p_id_0::BIGINT
   AND queue_jobs.consumer_round = :p_round::BIGINT
 RETURNING queue_jobs.id;
 
+-- settle, lock messages with keys
+-- reads queue_jobs by its primary key
+SELECT queue_jobs.id
+FROM queue_jobs
+WHERE queue_jobs.id IN (:p_id_0::BIGINT, :p_id_1::BIGINT)
+  AND queue_jobs.lease_expires_at IS NOT NULL
+ORDER BY queue_jobs.message_key COLLATE "C"
+FOR UPDATE;
+
 -- consumer, register
 INSERT INTO queue_over_sql_consumers (consumer_id, name, host, pid, started_at, heartbeat_at,
     expires_at, token_key)
@@ -1684,7 +1696,10 @@ SELECT CAST(element ->> 0 AS VARCHAR(200)) AS anon_1,
     CAST(:p_max_attempts::INTEGER AS INTEGER) AS anon_9,
     CAST(:p_lease_us::BIGINT AS BIGINT) AS anon_10
 FROM json_array_elements(CAST(:p_rows::VARCHAR AS JSON)) AS element
-ON CONFLICT (message_key) DO NOTHING
+ON CONFLICT (message_key) DO
+UPDATE
+SET last_error = NULL
+WHERE false
 RETURNING queue_jobs.id, queue_jobs.message_key;
 
 -- requeue (5 of 7): as reap, prune archive, 4
