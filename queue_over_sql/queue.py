@@ -46,6 +46,7 @@ from queue_over_sql.message import (
 from queue_over_sql.observer import facts_of, log_lost
 from queue_over_sql.publishing.column_values import all_columns
 from queue_over_sql.publishing.publisher import ObservedPublisher, Publisher
+from queue_over_sql.queues.context import once_more
 from queue_over_sql.queues.decoding import Decoder, as_where
 from queue_over_sql.queues.pause import change_record
 from queue_over_sql.queues.purge import purge
@@ -177,6 +178,7 @@ class QueueCore:
             self._matching[fields, id(where)] = known
         return known[1]
 
+    @once_more
     def edit(
         self,
         message_id: int,
@@ -199,6 +201,13 @@ class QueueCore:
             raise ValueError(msg)
         editing = edit_content.of(context.sql, message_id, encode, values)
         return context.run(editing, connection)
+
+    @once_more
+    def delete(self, message_id: int, connection: CallersConnection | None) -> bool:
+        """See ``Queue.delete``."""
+        context = self.context
+        removal = delete_message.of(context.sql, message_id)
+        return context.run(removal._replace(atomic=context.tables.grouped), connection)
 
     def keep(self, messages: Message | Sequence[Message]) -> AbstractContextManager[None]:
         """See ``Queue.keep``."""
@@ -1102,10 +1111,7 @@ class Queue(Generic[Payload]):
             DatabaseUnavailable: if the connection broke, it may be unknown whether the message was
                 removed.
         """
-        message_id = check_id("message_id", message_id)
-        context = self._core.context
-        removal = delete_message.of(context.sql, message_id)
-        return context.run(removal._replace(atomic=context.tables.grouped), connection)
+        return self._core.delete(check_id("message_id", message_id), connection)
 
     def cancel(
         self,

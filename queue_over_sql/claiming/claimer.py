@@ -50,6 +50,7 @@ from queue_over_sql.limits.tokens import give_back, look, spend_some
 from queue_over_sql.message import AGE, note_claim
 from queue_over_sql.observer import facts_of
 from queue_over_sql.queues import registry
+from queue_over_sql.queues.context import once_more
 from queue_over_sql.queues.decoding import as_where
 from queue_over_sql.queues.temporary import note_use
 from queue_over_sql.recovery.suspects import may_run_together
@@ -239,6 +240,7 @@ class Claimer:
             apart.note(messages, self._context.consumer, suspects=suspects)
         return rows, messages
 
+    @once_more
     def claim(
         self,
         count: int,
@@ -449,6 +451,7 @@ class Claimer:
             total += count
         return total
 
+    @once_more
     def exchange(
         self,
         count: int,

@@ -13,6 +13,7 @@ from queue_over_sql.groups.repair import MOST_WOKEN
 from queue_over_sql.groups.statements import rows_of_groups
 from queue_over_sql.groups.strategy import GroupRules
 from queue_over_sql.queues import registry
+from queue_over_sql.queues.context import once_more
 from queue_over_sql.settings import UNSET, Unset
 from queue_over_sql.sql.operation import operation
 from queue_over_sql.statements.parameters import batches
@@ -84,6 +85,7 @@ class Groups:
         check_text("group", name, GROUP_LENGTH, least=0)
         return Group(self._context, name)
 
+    @once_more
     def list(self, *, by: GroupsBy = "waiting", limit: int = 100) -> Listed:
         """List the groups that have messages, or that an operator paused or configured.
 
@@ -119,6 +121,7 @@ class Group:
         self._context = context
         self.name = name
 
+    @once_more
     def info(self) -> GroupInfo:
         """How the group stands.
 
@@ -195,6 +198,7 @@ class Group:
         """
         self._change({"blocked_by": None})
 
+    @once_more
     def _change(self, values: Mapping[str, Any], *, wakes: bool = True) -> None:
         context = self._context
         rules = rules_of(context)

@@ -29,6 +29,7 @@ from queue_over_sql.publishing.new_messages import (
     naming_item,
 )
 from queue_over_sql.publishing.operations import load, publish_many, publishing
+from queue_over_sql.queues.context import once_more
 from queue_over_sql.values.checks import (
     check_choice,
     check_function,
@@ -69,6 +70,7 @@ class Publisher:
     def __init__(self, context: QueueContext) -> None:
         self._context = context
 
+    @once_more
     def publish(
         self,
         publication: Publication,
@@ -92,7 +94,13 @@ class Publisher:
         """Publish many messages, all or none; see ``Queue.publish_many``."""
         check_choice("on_conflict", on_conflict, ON_CONFLICT)
         listed = items if isinstance(items, list) else list(as_items(items))
-        messages = self._encode_all(listed)
+        return self._publish_listed(listed, on_conflict, connection)
+
+    @once_more
+    def _publish_listed(
+        self, items: list[Any], on_conflict: str, connection: CallersConnection | None
+    ) -> list[Published]:
+        messages = self._encode_all(items)
         if not messages:
             return []
         operation = publish_many.of(self._context.sql, messages, on_conflict)
@@ -189,6 +197,7 @@ class Publisher:
         blank = {**CONTENT, **own}
         return PlainPayloads(items, payloads.encoder(settings.payload, limit, nul=nul), blank)
 
+    @once_more
     def _load_batch(self, items: list[Any], start: int) -> int:
         context = self._context
         plain = self._plain_payloads(items)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import functools
 import logging
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from sqlalchemy import Connection
 
@@ -46,11 +47,35 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger(__name__)
+P = ParamSpec("P")
 T = TypeVar("T")
 
 # How long a change of settings by others may go unnoticed, even if the reaper's interval is longer.
 _LONGEST_REFRESH = 5.0
 _NOTHING: Final = contextlib.nullcontext[Sequence[StatementCache]](())
+
+
+class TablesChanged(DatabaseRefused):
+    """An operation met the tables of a queue that came again, and stored nothing.
+
+    The context knows the present tables now.
+    """
+
+
+def once_more(do: Callable[P, T]) -> Callable[P, T]:
+    """Do it again if the queue was dropped, and created again with other groups or limits.
+
+    It makes its statements when it is called, so the second time they are those of the new tables.
+    """
+
+    @functools.wraps(do)
+    def do_so(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return do(*args, **kwargs)
+        except TablesChanged:
+            return do(*args, **kwargs)
+
+    return do_so
 
 
 class QueueContext:
@@ -209,6 +234,7 @@ class QueueContext:
         Raises:
             QueueNotFound: the queue was dropped.
             QueueSchemaMismatch: it was created again with another schema.
+            TablesChanged: it was created again with other groups or limits.
             QueueError: otherwise as ``Connections.run`` and ``callers``.
         """
         # As ``as_operation``, without a call of Python for each message.
@@ -216,11 +242,17 @@ class QueueContext:
         if connection is not None:
             return self._run_inside(connection, operation)
         ready: Sequence[StatementCache] = ()
-        if not self.tables.exits_make_ready:
-            result = self.connections.run(operation, self._check_there)
-        else:
-            with noting_ready() as ready:
+        tables = self.tables
+        try:
+            if not tables.exits_make_ready:
                 result = self.connections.run(operation, self._check_there)
+            else:
+                with noting_ready() as ready:
+                    result = self.connections.run(operation, self._check_there)
+        except DatabaseRefused as error:
+            if self.tables is tables:
+                raise
+            raise TablesChanged(*error.args) from error.__cause__
         if ready or (operation.wakes and result):
             self.wake_consumers()
         return result

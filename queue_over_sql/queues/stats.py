@@ -23,6 +23,7 @@ from sqlalchemy import (
 
 from queue_over_sql.errors import QueueNotFound
 from queue_over_sql.queues import registry
+from queue_over_sql.queues.context import once_more
 from queue_over_sql.values.durations import stored_number
 from queue_over_sql.values.rates import Rate
 
@@ -216,6 +217,7 @@ class QueueStats:
         return self.ready + self.delayed + self.claimed + self.held
 
 
+@once_more
 def count_messages(context: QueueContext) -> QueueStats:
     """Count the messages of a queue by status and outcome, all at one moment."""
     (ready, delayed, claimed, held, age), archived = context.run(

@@ -9,6 +9,7 @@ from sqlalchemy import and_, literal, select
 
 from queue_over_sql.errors import ClaimLost, DatabaseRefused, PayloadInvalid, no_groups
 from queue_over_sql.message import Message
+from queue_over_sql.queues.context import once_more
 from queue_over_sql.queues.decoding import UNDECODABLE, decoded, decoded_plainly, undecoded
 from queue_over_sql.schema.queue_tables import MOST_ATTEMPTS
 from queue_over_sql.selection.operations import (
@@ -108,6 +109,7 @@ class Selection:
         of_group = group is not None and not self._archived
         self._chosen = Criteria(self._archived, conditions, named, of_group)
 
+    @once_more
     def list(
         self,
         limit: int = 100,
@@ -156,11 +158,13 @@ class Selection:
         page = self.list(limit=1, connection=connection)
         return page[0] if page else None
 
+    @once_more
     def count(self, *, connection: CallersConnection | None = None) -> int:
         """Count the messages."""
         sql, chosen = self._context.sql, self._chosen
         return self._context.run(lambda c: count_selected(c, sql, chosen), connection)
 
+    @once_more
     def remove(
         self,
         *,
@@ -297,6 +301,7 @@ class LiveSelection(Selection):
         now = self._context.tables.expressions.now()
         return self._edit(connection, available_at=now + wait)
 
+    @once_more
     def prioritize(
         self,
         *,
@@ -353,6 +358,7 @@ class LiveSelection(Selection):
         unholding = edit_messages.of(sql, held, values)._replace(repeatable=False)
         return self._context.run(unholding, connection)
 
+    @once_more
     def _edit(self, connection: CallersConnection | None, **values: Any) -> EditResult:
         sql, chosen = self._context.sql, self._chosen
         return self._context.run(edit_messages.of(sql, chosen, values), connection)

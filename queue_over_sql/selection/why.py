@@ -11,6 +11,7 @@ from queue_over_sql.errors import visible
 from queue_over_sql.groups.strategy import GroupRules
 from queue_over_sql.limits.slots import has_room
 from queue_over_sql.limits.tokens import read as read_bucket
+from queue_over_sql.queues.context import once_more
 from queue_over_sql.selection.why_statements import (
     MOST_COUNTED,
     ahead_of,
@@ -70,6 +71,7 @@ class Explanation:
     waits_for: int | None = None
 
 
+@once_more
 def explain(context: QueueContext, message_id: int) -> Explanation:
     """Why a message of a queue does not run; see ``Queue.why``."""
     return _Why(context, message_id).answer()

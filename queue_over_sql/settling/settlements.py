@@ -43,6 +43,7 @@ from queue_over_sql.message import (
 from queue_over_sql.observer import log_fields
 from queue_over_sql.payloads.codec import encode_result
 from queue_over_sql.queues import registry
+from queue_over_sql.queues.context import once_more
 from queue_over_sql.queues.decoding import deferral
 from queue_over_sql.retry import ExponentialBackoff, delay_of
 from queue_over_sql.settling.failures import reason_of, traceback_of
@@ -121,6 +122,7 @@ class Settlements:
         """Whether finished messages go to the archive."""
         return self._context.settings.archive == "all"
 
+    @once_more
     def ack(
         self,
         messages: Message | Sequence[Message],
@@ -174,6 +176,7 @@ class Settlements:
             raise ValueError(_keeps_none(self._context.name))
         return encode_result(result)
 
+    @once_more
     def nack(
         self,
         messages: Message | Sequence[Message],
@@ -251,6 +254,7 @@ class Settlements:
             except QueueError as error:
                 _log.debug("A traceback could not be stored: %s", error)
 
+    @once_more
     def release(
         self,
         messages: Message | Sequence[Message],
@@ -272,6 +276,7 @@ class Settlements:
         if not wait:
             self._came_back(None)
 
+    @once_more
     def defer(self, message: Message, reason: str) -> None:
         """Defer a message that does not fit its kind here, so that another server may read it.
 
@@ -293,6 +298,7 @@ class Settlements:
         became = "failed" if waits is None else "retried"
         self._settle([message], operation, None, {message.id: became}, reason, refused=refused)
 
+    @once_more
     def reject(
         self,
         messages: Message | Sequence[Message],
@@ -316,6 +322,7 @@ class Settlements:
             ),
         )
 
+    @once_more
     def expire(self, messages: Sequence[Message]) -> None:
         """End messages that were claimed after they had expired.
 
@@ -447,6 +454,7 @@ class Settlements:
         several = context.tables.may_refuse_end(keep=keep) or context.settings.dedup_us is not None
         return several or context.was_refused
 
+    @once_more
     def cancel(
         self, message_id: int, reason: str | None, connection: CallersConnection | None = None
     ) -> bool:
@@ -479,6 +487,7 @@ class Settlements:
                 context.observer.dead_lettered(context.name, [message_id], error)
         return there
 
+    @once_more
     def extend(
         self,
         messages: Message | Sequence[Message],

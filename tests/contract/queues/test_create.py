@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Engine
 
-    from queue_over_sql import Queue, QueueService
+    from queue_over_sql import Message, Queue, QueueService
     from queue_over_sql.testing.plugin import MakeService, TestDatabase
 
 in_python = pytest.mark.threads("Python decides it")
@@ -266,6 +266,69 @@ def test_verbs_on_a_queue_that_was_made_anew_say_so(
     for name, verb in verbs.items():
         with engine.connect() as mine, refused(name, QueueSchemaMismatch, match="created again"):
             verb(*([mine] if "connection" in name else []))
+
+
+@pytest.mark.default_on("sqlite", "postgresql")
+@in_python
+def test_verbs_find_a_queue_that_came_again_with_other_limits(make_service: MakeService) -> None:
+    """Another process dropped and created it; each verb finds the new tables in the first call."""
+    late, other = make_service(reaper_interval=3600), make_service()
+    verbs: dict[str, Callable[[Queue, Message], object]] = {
+        "publish": lambda queue, _: queue.publish(1).outcome,
+        "publish_many": lambda queue, _: len(queue.publish_many([1, 2])),
+        "load": lambda queue, _: queue.load([1, 2]),
+        "consume": lambda queue, _: payloads(queue.consume(2)),
+        "list": lambda queue, _: payloads(queue.messages().list()),
+        "count": lambda queue, _: queue.messages().count(),
+        "remove": lambda queue, _: queue.messages().remove(),
+        "edit": lambda queue, _: queue.edit(1, payload="edited"),
+        "delete": lambda queue, _: queue.delete(1),
+        "cancel": lambda queue, _: queue.cancel(1),
+        "stats": lambda queue, _: queue.stats().ready,
+        "why": lambda queue, _: queue.why(1).message_id,
+        "groups": lambda queue, _: len(queue.groups.list()),
+        "publish in a group": lambda queue, _: queue.publish(1, group="g"),
+        "ack": lambda queue, message: queue.ack(message),
+        "nack": lambda queue, message: queue.nack(message),
+        "reject": lambda queue, message: queue.reject(message, "unfit"),
+        "extend": lambda queue, message: queue.extend(message),
+        "exchange": lambda queue, message: queue.exchange(message),
+    }
+    found: dict[str, object] = {}
+    for name, verb in verbs.items():
+        other.create_queue("jobs", group_rate="1000/s", queue_limit=5)
+        queue = late.queue("jobs")
+        queue.refresh()
+        queue.publish("before")
+        [message] = queue.consume()
+        other.drop_queue("jobs")
+        other.create_queue("jobs").publish("there")
+        try:
+            found[name] = verb(queue, message)
+        except (QueueError, ValueError) as error:
+            found[name] = type(error).__name__
+        other.drop_queue("jobs")
+    assert {
+        "publish": "created",
+        "publish_many": 2,
+        "load": 2,
+        "consume": ["there"],
+        "list": ["there"],
+        "count": 1,
+        "remove": 1,
+        "edit": 1,
+        "delete": True,
+        "cancel": True,
+        "stats": 1,
+        "why": 1,
+        "groups": "ValueError",
+        "publish in a group": "ValueError",
+        "ack": "ClaimLost",
+        "nack": "ClaimLost",
+        "reject": "ClaimLost",
+        "extend": "ClaimLost",
+        "exchange": "ClaimLost",
+    } == found
 
 
 @pytest.mark.default_on("sqlite", "postgresql", "mysql", "mariadb")  # H2 waits for 10 s
