@@ -272,6 +272,7 @@ class Message(Generic[Payload_co]):
         "_came_back",
         "_cancelled",
         "_claim",
+        "_committed",
         "_lease_ends_at",
         "_lease_expires_at",
         "_on_cancelled",
@@ -306,7 +307,7 @@ class Message(Generic[Payload_co]):
         self._lease_expires_at = row.lease_expires_at
         self._lease_ends_at = math.inf
         self._queue_max_attempts = queue_max_attempts
-        self.settled = self._came_back = False
+        self.settled = self._came_back = self._committed = False
         self._cancelled = False
         self._on_cancelled: Callable[[], None] | None = None
         self.queue = queue
@@ -750,6 +751,17 @@ def is_given_back(message: Message) -> bool:
     return message.settled and message._came_back
 
 
+def is_committed(message: Message) -> bool:
+    """Whether it was settled in a transaction of its own, which nothing can undo."""
+    return message.settled and message._committed
+
+
+def note_committed(messages: Iterable[Message]) -> None:
+    """Note that the transaction that settled messages was committed."""
+    for message in messages:
+        message._committed = True
+
+
 def note_came_back(messages: Iterable[Message]) -> None:
     """Note that messages were given back, or that their claims are lost."""
     for message in messages:
@@ -758,7 +770,7 @@ def note_came_back(messages: Iterable[Message]) -> None:
 
 def note_unsettled(message: Message) -> None:
     """Note that the transaction that settled a message was rolled back, with its result."""
-    message.settled = message._came_back = False
+    message.settled = message._came_back = message._committed = False
     message._result = None
 
 

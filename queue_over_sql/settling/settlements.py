@@ -37,6 +37,7 @@ from queue_over_sql.message import (
     is_by_token,
     lease_runs_at,
     note_came_back,
+    note_committed,
     note_lease,
     result_of,
 )
@@ -684,7 +685,7 @@ class Settlements:
                 error.add_note(str(self._not_finished(messages, refused)))
             raise
         if not stays:
-            mark_settled(messages, back=not ends)
+            mark_settled(messages, back=not ends, committed=connection is None)
         if refused and not ours:
             raise self._not_finished(messages, refused)
 
@@ -911,10 +912,17 @@ def as_list(messages: Message | Sequence[Message]) -> list[Message]:
     return list(dict.fromkeys(given))
 
 
-def mark_settled(messages: Iterable[Message], *, back: bool = False) -> None:
-    """Mark the messages as settled through one of their verbs; ``back``: they were given back."""
+def mark_settled(
+    messages: Iterable[Message], *, back: bool = False, committed: bool = False
+) -> None:
+    """Mark the messages as settled through one of their verbs.
+
+    ``back``: they were given back. ``committed``: nothing can undo it.
+    """
     if back:
         note_came_back(messages)
+    if committed:
+        note_committed(messages)
     for message in messages:
         message.settled = True
 

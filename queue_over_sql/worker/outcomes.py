@@ -16,6 +16,7 @@ from queue_over_sql.errors import (
     SchemaTooNew,
     ServiceClosed,
 )
+from queue_over_sql.message import is_committed
 from queue_over_sql.observer import log_fields, log_lost
 from queue_over_sql.queue import core_of
 from queue_over_sql.settling.failures import users_frames
@@ -50,7 +51,10 @@ class Outcomes:
         """Whether the last call was abandoned, so that another thread settles its messages."""
 
     def failed(self, messages: Sequence[Message], error: BaseException) -> None:
-        """Nack the messages of a failed call; a lost claim only ends its own messages."""
+        """Nack the messages of a failed call, but not those that it has settled for good.
+
+        A lost claim only ends its own messages.
+        """
         if self._on_failure is not None:
             self._on_failure(error)
         if isinstance(error, ClaimLost):
@@ -58,6 +62,7 @@ class Outcomes:
             messages = [message for message in messages if message not in error.messages]
         else:
             log_failure(self._queue.name, messages, error)
+        messages = [message for message in messages if not is_committed(message)]
         if messages:
             timed_out = isinstance(error, TimedOut)
             self.nack(messages, str(error) if timed_out else error, exception=type(error))

@@ -97,6 +97,8 @@ class _Runner:
             message.nack(error=error)
             # Here, because Django logs the exception that is being handled.
             self._tell_end(message)
+            # The worker logs and counts the failure, as that of each handler.
+            raise
         else:
             self._tell_end(message)
 

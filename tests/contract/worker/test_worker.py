@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import itertools
+import logging
 import signal
 import threading
 import time
@@ -176,6 +177,26 @@ def test_a_handler_may_settle_by_itself(worker: Worker, outside: Queue) -> None:
     with running(worker):
         wait_until(lambda: counts(outside) == (0, 0, 2))
     assert {"rejected"} == {str(message.outcome) for message in archived(outside)}
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.parametrize("verb", ["ack", "nack", "reject", "release"])
+def test_a_handler_that_settles_and_raises_has_lost_no_claim(
+    worker: Worker, outside: Queue, caplog: pytest.LogCaptureFixture, verb: str
+) -> None:
+    """What it has committed stays, and its error is logged; the worker does not nack it again."""
+
+    @worker.handle("jobs")
+    def work(message: Message) -> None:
+        given: dict[str, Any] = {"reject": {"reason": "no"}, "ack": {}}.get(verb, {"delay": 3600})
+        getattr(message, verb)(**given)
+        raise HandlerFailed
+
+    outside.publish("once")
+    with caplog.at_level(logging.WARNING, "queue_over_sql"), running(worker, until_empty=True):
+        pass
+    assert {"ack": 0, "nack": 1, "reject": 0, "release": 1}[verb] == outside.stats().live
+    assert [HandlerFailed] == [each.exc_info and each.exc_info[0] for each in caplog.records]
 
 
 def test_a_stop_drains(worker: Worker, outside: Queue) -> None:

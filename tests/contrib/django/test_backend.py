@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from queue_over_sql.testing import drain
 from tests.contrib.django import site
 
 if TYPE_CHECKING:
@@ -84,6 +85,35 @@ def test_a_retry_is_a_setting(shop: Any, work: Callable[..., int]) -> None:
     assert [ConnectionError] == [each.exception_class for each in result.errors]
 
 
+@pytest.mark.engines("sqlite")
+@pytest.mark.parametrize("backend", ["retried", "atomic"])
+def test_a_failed_attempt_is_a_failure_of_the_worker(
+    shop: Any, caplog: pytest.LogCaptureFixture, backend: str
+) -> None:
+    """``drain`` raises it, and it is logged with its traceback, whether it is tried again or not.
+
+    It settles its message itself, which is no lost claim.
+    """
+    from queue_over_sql.contrib.django.running import make_worker
+
+    retried = "retried" == backend
+    result = shop.second_time.enqueue() if retried else shop.count.enqueue(fail=True)
+    error = ConnectionError if retried else Exception
+    with caplog.at_level(logging.DEBUG, "queue_over_sql"), pytest.raises(error) as raised:
+        drain(make_worker(backend))
+    result.refresh()
+    assert ("READY" if retried else "FAILED", 1) == (result.status, result.attempts)
+    failures = [each for each in caplog.records if "raised an exception" in each.message]
+    assert [(logging.WARNING, raised.type)] == [
+        (each.levelno, each.exc_info and each.exc_info[0]) for each in failures
+    ]
+    ours = [each for each in caplog.records if each.name.startswith("queue_over_sql.")]
+    errors = [each.message for each in ours if each.levelno >= logging.ERROR]
+    assert [] == [each for each in errors if "became a dead letter" not in each]
+    assert (0 if retried else 1) == len(errors)
+    assert not [each for each in caplog.records if "Handled" in each.message]
+
+
 def test_context_priority_and_time(shop: Any, work: Callable[..., int]) -> None:
     """The urgent ones come first, whatever is due later waits, and the task sees its attempt."""
     from django.utils import timezone
@@ -107,13 +137,14 @@ def test_what_is_no_task_fails(shop: Any, work: Callable[..., int], *, named: bo
     from django.core.exceptions import SuspiciousOperation
 
     from queue_over_sql.contrib.django import service
+    from queue_over_sql.contrib.django.running import make_worker
 
     path = f"{shop.__name__}.{'not_a_task' if named else 'gone'}"
     mails = service().queue("mails")
     published = mails.publish({"task": path, "args": [], "kwargs": {}}, priority=50)
     good = shop.add.using(queue_name="mails").enqueue(1)
     with pytest.raises((ImportError, SuspiciousOperation)):
-        work()
+        drain(make_worker())
     assert 1 == work()
     good.refresh()
     assert 2 == good.return_value
