@@ -303,7 +303,7 @@ def test_a_file_whose_lock_was_just_written_is_waited_for(tmp_path: Path) -> Non
     killed.communicate()
     assert lock.exists()
     code = """
-    from queue_over_sql.dialects.h2.driver import dbapi
+    from sqlalchemy_h2 import dbapi
     open_once, refusals, over = dbapi.Connection._open, [], threading.Event()
     def noting(*arguments):
         try:
