@@ -11,8 +11,9 @@ import pytest
 from sqlalchemy import Column, Integer, inspect, text
 
 from queue_over_sql import DatabaseUnavailable, QueueNotFound, QueueSchemaMismatch, SchemaTooNew
-from queue_over_sql.migrations import changes, upgrade
+from queue_over_sql.migrations import upgrade
 from queue_over_sql.queue import core_of
+from queue_over_sql.queues import registry
 from queue_over_sql.schema import queue_tables
 from tests.contract.queue_state import ARGUMENT_ERRORS
 from tests.refusals import refused
@@ -203,7 +204,7 @@ def test_an_earlier_release_refuses_a_queue_with_groups(
     service = make_service()
     service.create_queue("orders", group_limit=1)
     service.create_queue("jobs")
-    monkeypatch.setattr(changes, "SCHEMA_VERSION", 2)
+    monkeypatch.setattr(registry, "SCHEMA_VERSION", 2)
     earlier = make_service()
     assert "jobs" == earlier.queue("jobs").name
     with pytest.raises(SchemaTooNew, match="orders"):
