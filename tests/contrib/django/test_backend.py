@@ -228,13 +228,14 @@ def test_a_schedule_enqueues_a_task(shop: Any, work: Callable[..., int]) -> None
     """Its payload names the task, and its level 50 is the priority 0 of Django."""
     from queue_over_sql.contrib.django import service
 
-    payload = {"task": f"{shop.__name__}.add", "args": [1], "kwargs": {"other": 2}}
     schedules = service().schedules
-    schedules.add("daily", "default", payload, cron="@daily", priority=50)
-    number = schedules.run("daily").id
-    assert 1 == work()
-    result = shop.add.get_result(f"default:{number}")
-    assert (3, 0) == (result.return_value, result.task.priority)
+    for given in ({"args": [1, 2]}, {"kwargs": {"one": 1, "other": 2}}):
+        payload = {"task": f"{shop.__name__}.add", **given}
+        schedules.add("daily", "default", payload, cron="@daily", priority=50)
+        number = schedules.run("daily").id
+        assert 1 == work()
+        result = shop.add.get_result(f"default:{number}")
+        assert (3, 0) == (result.return_value, result.task.priority)
 
 
 @pytest.mark.engines("sqlite")
