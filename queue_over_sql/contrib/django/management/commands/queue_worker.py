@@ -28,6 +28,8 @@ class Command(BaseCommand):
         parser.add_argument("--until-empty", action="store_true", help="exit when none is due")
         parser.add_argument("--max-tasks", type=int, help="end each process after so many tasks")
         parser.add_argument("--http", help="answer health probes at HOST:PORT")
+        parser.add_argument("--hung-after", help="/livez fails if all threads are busy longer")
+        parser.add_argument("--log-format", help="text or json (text)")
         parser.add_argument("--log-level", default="info", help="debug, info, warning or error")
 
     def handle(self, **options: Any) -> None:
@@ -44,7 +46,15 @@ class Command(BaseCommand):
         # Its processes import the settings, as this one does.
         os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         arguments = ["worker", "queue_over_sql.contrib.django.worker:worker"]
-        for name in ("queues", "concurrency", "processes", "http", "log_level"):
+        for name in (
+            "queues",
+            "concurrency",
+            "processes",
+            "http",
+            "hung_after",
+            "log_format",
+            "log_level",
+        ):
             if options[name] is not None:
                 arguments += [f"--{name.replace('_', '-')}", str(options[name])]
         arguments += [
