@@ -35,6 +35,8 @@ def listen(engine: Engine) -> None:
                 cursor = connection.cursor()
                 entry.info[_SESSION] = cursor.execute(_OWN).fetchone()
                 cursor.close()
+                # Else whoever uses it first begins with a transaction as old as the connection.
+                connection.rollback()
         except BaseException:
             connection.close()
             raise
