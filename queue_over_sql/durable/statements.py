@@ -29,6 +29,7 @@ from queue_over_sql.settling import statements as settle
 from queue_over_sql.statements import claims as claim
 from queue_over_sql.statements.parameters import (
     among_ids,
+    by_holder,
     by_id,
     fence,
     number,
@@ -123,19 +124,19 @@ def of_rounds(tables: QueueTables) -> ColumnElement[bool]:
 
 def read_round(tables: QueueTables) -> Select[Any]:
     """Read the messages of a round."""
-    return _hinted(tables, select(*tables.message_columns(tables.live)).where(of_round(tables)))
+    return by_holder(tables, select(*tables.message_columns(tables.live)).where(of_round(tables)))
 
 
 def expired_of_round(tables: QueueTables) -> Select[Any]:
     """The messages of a round that had expired when it was claimed, and how long they waited."""
     live = tables.live.c
     late = (of_round(tables), live.expires_at <= live.claimed_at, live.attempt_count <= 1)
-    return _hinted(tables, select(live.id, live.expires_at - live.published_at).where(*late))
+    return by_holder(tables, select(live.id, live.expires_at - live.published_at).where(*late))
 
 
 def count_rounds(tables: QueueTables) -> Select[Any]:
     """Count the messages of rounds."""
-    return _hinted(tables, select(func.count()).select_from(tables.live).where(of_rounds(tables)))
+    return by_holder(tables, select(func.count()).select_from(tables.live).where(of_rounds(tables)))
 
 
 def lock_rounds(tables: QueueTables) -> Select[Any]:
@@ -143,24 +144,19 @@ def lock_rounds(tables: QueueTables) -> Select[Any]:
     live = tables.live
     looked = select(live.c.id, live.c.message_key, live.c.consumer_round)
     looked = looked.where(of_rounds(tables))
-    return _hinted(tables, looked).with_for_update()
+    return by_holder(tables, looked).with_for_update()
 
 
 def groups_behind_rounds(tables: QueueTables) -> Select[Any]:
     """The groups that wait for messages of rounds, which this transaction has locked."""
     live = tables.live
     carriers = (of_rounds(tables), live.c.blocks.is_not(None), live.c.group_key.is_not(None))
-    return _hinted(tables, select(live.c.group_key).where(*carriers)).with_for_update()
-
-
-def _hinted(tables: QueueTables, statement: Select[Any]) -> Select[Any]:
-    hint = tables.expressions.rounds_index_hint(tables.base_name)
-    return statement if hint is None else statement.with_hint(tables.live, hint)
+    return by_holder(tables, select(live.c.group_key).where(*carriers)).with_for_update()
 
 
 def _picked_of_rounds(tables: QueueTables) -> Subquery:
     """The ids of rounds, locked, for a join; the LIMIT keeps it a separate table."""
-    found = _hinted(tables, select(tables.live.c.id).where(of_rounds(tables)))
+    found = by_holder(tables, select(tables.live.c.id).where(of_rounds(tables)))
     return found.limit(number("p_count")).with_for_update().subquery("picked")
 
 
@@ -185,14 +181,14 @@ def copy_rounds_to_archive(tables: QueueTables) -> Insert:
     """Copy the messages of rounds to the archive; the same transaction removes them."""
     source = select(*archive.archived_values(tables, tables.live)).where(of_rounds(tables))
     names = archive.archived_names(tables)
-    return insert(tables.archive).from_select(names, _hinted(tables, source))
+    return insert(tables.archive).from_select(names, by_holder(tables, source))
 
 
 def forget_keys(tables: QueueTables) -> Delete:
     """Delete stored keys before messages that have them end again."""
     memory, live = tables.dedup_keys, tables.live
     ending = select(live.c.message_key).where(of_rounds(tables), live.c.message_key.is_not(None))
-    return delete(memory).where(memory.c.message_key.in_(_hinted(tables, ending)))
+    return delete(memory).where(memory.c.message_key.in_(by_holder(tables, ending)))
 
 
 def remember_keys(tables: QueueTables) -> Insert:
@@ -202,7 +198,7 @@ def remember_keys(tables: QueueTables) -> Insert:
         of_rounds(tables), live.c.message_key.is_not(None)
     )
     names = ["message_key", "message_id", "expires_at"]
-    return insert(tables.dedup_keys).from_select(names, _hinted(tables, ending))
+    return insert(tables.dedup_keys).from_select(names, by_holder(tables, ending))
 
 
 def unclaim_rounds(tables: QueueTables) -> Update:

@@ -26,7 +26,7 @@ from queue_over_sql.groups.statements import (
     rate_columns,
     rows_of_groups,
 )
-from queue_over_sql.statements.parameters import number
+from queue_over_sql.statements.parameters import by_holder, number
 from queue_over_sql.values.durations import NEVER, optional_number, stored_number
 
 if TYPE_CHECKING:
@@ -355,10 +355,7 @@ def select_holders(tables: QueueTables) -> Select[Any]:
     live, c = tables.live, tables.system.consumers.c
     # By the index of leases, which has only what is in hand, or by the consumer.
     is_held = (live.c.consumer_id == c.consumer_id, live.c.lease_expires_at.is_not(None))
-    held = select(live.c.id).where(*is_held).limit(literal_column("1"))
-    hint = tables.expressions.rounds_index_hint(tables.base_name)
-    if hint is not None:
-        held = held.with_hint(live, hint)
+    held = by_holder(tables, select(live.c.id).where(*is_held).limit(literal_column("1")))
     # Not EXISTS: MySQL may join all claims for it.
     return select(c.consumer_id).where(
         c.expires_at > tables.expressions.heartbeat_now(), held.scalar_subquery().is_not(None)

@@ -131,6 +131,12 @@ def by_id(tables: QueueTables, statement: Select[Any], rows: FromClause) -> Sele
     return statement if hint is None else statement.with_hint(rows, hint)
 
 
+def by_holder(tables: QueueTables, statement: Select[Any]) -> Select[Any]:
+    """Let the engine find live messages by the consumer that holds them, however many wait."""
+    hint = tables.expressions.rounds_index_hint(tables.base_name)
+    return statement if hint is None else statement.with_hint(tables.live, hint)
+
+
 def update_by_id(tables: QueueTables) -> Update:
     """An UPDATE of live messages that are named by id."""
     hint = tables.expressions.id_index_hint()
