@@ -52,6 +52,7 @@ class Item(NamedTuple):
         ends: when its lease ends, in seconds of the clock.
         back: 1 if it came back from the archive: then it is behind all others.
         front: how often others were put in front before it was; 0 if never.
+        due: when it was published, in seconds of the clock.
     """
 
     status: str = "ready"
@@ -60,6 +61,7 @@ class Item(NamedTuple):
     ends: int = 0
     back: int = 0
     front: int = 0
+    due: int = 0
 
     def freed(self, status: str = "ready") -> Item:
         """The same in nobody's hands."""
@@ -213,7 +215,8 @@ class Publish(Act):
             keys.get(label) == self.key and item.status in LIVE for label, item in state.items()
         )
         if result == "published" and not taken:
-            yield {**state, self.label: Item()}
+            for now in _seconds(call):
+                yield {**state, self.label: Item(due=now)}
         # A transaction that has not ended may hold the key, too.
         if result == "duplicate" and (taken or context.overlapped):
             yield dict(state)
@@ -226,9 +229,9 @@ class Publish(Act):
 # -- claim, take
 
 
-def _claimable(state: State, world: World) -> list[str]:
-    """What a consumer may get now, in order."""
-    found = [label for label, item in state.items() if item.status == "ready"]
+def _claimable(state: State, world: World, now: int) -> list[str]:
+    """What a consumer may get at a time, in order."""
+    found = [key for key, item in state.items() if item.status == "ready" and item.due <= now]
     found.sort(key=lambda label: world.place(label, state[label]))
     if not world.grouped:
         return found
@@ -242,10 +245,10 @@ def _claimable(state: State, world: World) -> list[str]:
     return [each for each in found if heads.get(world.groups.get(each, ""), each) == each]
 
 
-def _gets(state: State, got: Sequence[str], count: int, context: Context) -> bool:
-    """Whether a consumer may get these now: the oldest, except what others have locked."""
+def _gets(state: State, got: Sequence[str], count: int, now: int, context: Context) -> bool:
+    """Whether a consumer may get these then: the oldest, except what others have locked."""
     world = context.world
-    claimable = _claimable(state, world)
+    claimable = _claimable(state, world, now)
     if not set(got) <= set(claimable):
         return False
     places = [world.place(label, state[label]) for label in got]
@@ -281,14 +284,14 @@ class Claim(Act):
     def follow(
         self, state: State, result: Any, call: Call, context: Context
     ) -> Iterator[dict[str, Item]]:
-        if not _gets(state, [label for label, _ in result], self.count, context):
-            return
         if any(attempt != state[label].attempts + 1 for label, attempt in result):
             return
         for now in _seconds(call):
+            if not _gets(state, [label for label, _ in result], self.count, now, context):
+                continue
             claimed = {
-                label: Item("claimed", attempt, call.number, now + LEASE)._replace(
-                    back=state[label].back, front=state[label].front
+                label: state[label]._replace(
+                    status="claimed", attempts=attempt, holder=call.number, ends=now + LEASE
                 )
                 for label, attempt in result
             }
@@ -312,7 +315,7 @@ class Take(Act):
     def follow(
         self, state: State, result: Any, call: Call, context: Context
     ) -> Iterator[dict[str, Item]]:
-        if _gets(state, result, self.count, context):
+        if any(_gets(state, result, self.count, now, context) for now in _seconds(call)):
             yield {**state, **{label: state[label].freed("gone") for label in result}}
 
     def touches(self, result: Any, world: World) -> frozenset[str]:

@@ -36,15 +36,21 @@ TOLD: Final = (("1", 1),)
 
 
 def _is_explained(
-    history: History, *, start: Sequence[str] = ("1", "2"), clock: int = 0, **rules: Any
+    history: History,
+    *,
+    start: Sequence[str] = ("1", "2"),
+    clock: int = 0,
+    seconds: Sequence[int] = (),
+    **rules: Any,
 ) -> bool:
     everything = sorted({*start, "3"})
     world = World(**rules)
     world.ids = {label: int(label) for label in everything}
     world.places = {label: (int(label), int(label)) for label in everything}
-    moments = [(0, 0) if began < clock else (90_000_000, 90_000_000) for *_, began, _ in history]
+    seconds = seconds or [90 * (0 < clock <= began) for *_, began, _ in history]
+    moments = [(each * 1_000_000, each * 1_000_000) for each in seconds]
     calls = [
-        Call(number, client, act, began, ended, moments[number] if clock else (0, 0), result)
+        Call(number, client, act, began, ended, moments[number], result)
         for number, (client, act, result, began, ended) in enumerate(history)
     ]
     return Checker(calls, world, start).explained()
@@ -77,6 +83,10 @@ def test_a_history_that_keeps_the_promises_is_explained() -> None:
     ]
     for history in kept:
         assert _is_explained(history), history
+    # The claim asks for what was due before the clock moved.
+    late: History = [("a", Publish("3"), "published", 1, 1), ("b", Claim(), (), 2, 2)]
+    assert _is_explained(late, start=[], seconds=(90, 0))
+    assert not _is_explained(late, start=[], seconds=(90, 90))
 
 
 def test_a_history_that_breaks_a_promise_is_not_explained() -> None:
