@@ -284,10 +284,10 @@ class Claim(Act):
     def follow(
         self, state: State, result: Any, call: Call, context: Context
     ) -> Iterator[dict[str, Item]]:
-        if any(attempt != state[label].attempts + 1 for label, attempt in result):
-            return
         for now in _seconds(call):
             if not _gets(state, [label for label, _ in result], self.count, now, context):
+                continue
+            if any(attempt != state[label].attempts + 1 for label, attempt in result):
                 continue
             claimed = {
                 label: state[label]._replace(
