@@ -23,7 +23,6 @@ from queue_over_sql.attempts import Attempt, read_attempts
 from queue_over_sql.claiming.claimer import Claimer
 from queue_over_sql.claiming.operations import unclaim_all
 from queue_over_sql.claiming.several import Source
-from queue_over_sql.consumers.consumer import elapsed_clock
 from queue_over_sql.consumers.lease_renewal import KeptMessages
 from queue_over_sql.errors import ClaimLost, DatabaseRefused, PayloadInvalid, QueueError
 from queue_over_sql.groups.groups import Groups
@@ -65,7 +64,7 @@ from queue_over_sql.statements.clock import server_now
 from queue_over_sql.statements.operations import savepoint
 from queue_over_sql.statements.requests import count_ids
 from queue_over_sql.values.checks import check_flag, check_id, check_whole
-from queue_over_sql.values.durations import Duration, to_timedelta
+from queue_over_sql.values.durations import Duration, elapsed_clock, to_timedelta
 from queue_over_sql.values.options import (
     PUBLISH_DEFAULTS,
     RequestOptions,

@@ -14,7 +14,6 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from queue_over_sql.consumers import registrations
-from queue_over_sql.consumers.consumer import elapsed_clock
 from queue_over_sql.errors import (
     DatabaseRefused,
     DatabaseUnavailable,
@@ -30,6 +29,7 @@ from queue_over_sql.recovery.clock_steps import ClockStep
 from queue_over_sql.recovery.recovery import take_turn
 from queue_over_sql.recovery.staged_writes import drop_stages, orphaned_stages, prune_commits
 from queue_over_sql.values.backoff import OutageLog, RateLimit, Turns
+from queue_over_sql.values.durations import elapsed_clock
 from queue_over_sql.values.limits import LEAST_CLOCK_STEP_US
 
 if TYPE_CHECKING:

@@ -31,7 +31,6 @@ from queue_over_sql.claiming.operations import (
     take,
     unclaim_round,
 )
-from queue_over_sql.consumers.consumer import elapsed_clock
 from queue_over_sql.database.forks import shared_lock
 from queue_over_sql.database.notify import noting_ready
 from queue_over_sql.errors import (
@@ -70,7 +69,7 @@ from queue_over_sql.statements.requests import (
 )
 from queue_over_sql.values.backoff import poll_pauses
 from queue_over_sql.values.checks import check_whole
-from queue_over_sql.values.durations import to_microseconds, to_timedelta
+from queue_over_sql.values.durations import elapsed_clock, to_microseconds, to_timedelta
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -34,6 +34,7 @@ from queue_over_sql.message import Claim
 from queue_over_sql.sql.operation import Operation
 from queue_over_sql.sql.sessions import BRIEF_SECONDS
 from queue_over_sql.values.backoff import Backoff, OutageLog
+from queue_over_sql.values.durations import elapsed_clock
 from queue_over_sql.values.limits import TOKEN_KEY_LENGTH
 
 if TYPE_CHECKING:
@@ -46,15 +47,6 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger(__name__)
-
-# CLOCK_BOOTTIME goes on during suspend, CLOCK_MONOTONIC on Linux does not.
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
-
-
-def elapsed_clock() -> float:
-    """Seconds on a monotonic clock that includes suspended time, if the system has one."""
-    return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
-
 
 _ISOLATION: Final = Isolation(elapsed_clock)
 

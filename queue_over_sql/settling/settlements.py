@@ -13,7 +13,6 @@ from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql.archive.results import keeps_no_results
 from queue_over_sql.attempts import HELD, AttemptLog, Failure
-from queue_over_sql.consumers.consumer import elapsed_clock
 from queue_over_sql.database.callers import commits_itself
 from queue_over_sql.errors import (
     ClaimLost,
@@ -74,7 +73,12 @@ from queue_over_sql.settling.operations import (
 from queue_over_sql.sql.operation import Operation
 from queue_over_sql.statements.clock import server_now
 from queue_over_sql.statements.requests import Disposition, Settlement
-from queue_over_sql.values.durations import MICROSECOND, instant_to_microseconds, to_microseconds
+from queue_over_sql.values.durations import (
+    MICROSECOND,
+    elapsed_clock,
+    instant_to_microseconds,
+    to_microseconds,
+)
 from queue_over_sql.values.states import Outcome
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from queue_over_sql.consumers import registrations
-from queue_over_sql.consumers.consumer import elapsed_clock
 from queue_over_sql.errors import ClaimLost, InvalidToken, shown
 from queue_over_sql.message import (
     Claim,
@@ -28,6 +27,7 @@ from queue_over_sql.message import (
 )
 from queue_over_sql.queues.decoding import UNDECODABLE, decoded, undecoded
 from queue_over_sql.settling import operations
+from queue_over_sql.values.durations import elapsed_clock
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

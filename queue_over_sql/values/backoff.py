@@ -10,6 +10,8 @@ import time
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from queue_over_sql.values.durations import elapsed_clock
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -140,7 +142,7 @@ class RateLimit:
 
     def __init__(self, interval: float, *, ready: bool) -> None:
         self._interval = interval
-        self._next_at = float("-inf") if ready else time.monotonic() + interval
+        self._next_at = float("-inf") if ready else elapsed_clock() + interval
         self._costs = (0.0, 0.0)
         self._spared = 0.0
         self._goes_on = False
@@ -149,7 +151,7 @@ class RateLimit:
     def due(self) -> bool:
         """Whether the caller may run the job now; others get False until the interval is over."""
         with self._lock:
-            now = time.monotonic()
+            now = elapsed_clock()
             if now < self._next_at:
                 return False
             self._next_at = now + self._interval
@@ -158,7 +160,7 @@ class RateLimit:
     def put_off(self) -> None:
         """Delay the job beyond its interval, because another process has just done it."""
         with self._lock:
-            self._next_at = max(self._next_at, time.monotonic() + 1.5 * self._interval)
+            self._next_at = max(self._next_at, elapsed_clock() + 1.5 * self._interval)
 
     def spare(self, seconds: float) -> None:
         """Do not count so much of the present run as its cost."""
@@ -171,9 +173,9 @@ class RateLimit:
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """Measure a run, unless it fails."""
-        began, self._spared, self._goes_on = time.monotonic(), 0.0, False
+        began, self._spared, self._goes_on = elapsed_clock(), 0.0, False
         yield
-        ended = time.monotonic()
+        ended = elapsed_clock()
         with self._lock:
             if self._goes_on:
                 self._next_at = ended

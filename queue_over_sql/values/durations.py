@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
@@ -36,6 +37,9 @@ _NUMBER: Final = re.compile(r"\d+(\.\d+)?", re.ASCII)
 _WITH_UNIT: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(us|ms|s|m|h|d|w)", re.ASCII)
 # One look from the beginning: a search for parts takes hours in thousands of digits.
 _ALL_WITH_UNITS: Final = re.compile(f"(?:{_WITH_UNIT.pattern})+", re.ASCII)
+
+# CLOCK_BOOTTIME goes on during suspend, CLOCK_MONOTONIC on Linux does not.
+_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 
 MICROSECOND = timedelta(microseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -191,3 +195,11 @@ def _impossible(name: str, value: Any) -> QueueError:
         f"{name} in the database has the invalid value {shown(value, 50)}. Restore the row from a "
         "backup, or correct the value."
     )
+
+
+def elapsed_clock() -> float:
+    """Seconds on a monotonic clock that includes suspended time, if the system has one.
+
+    It goes on when a test stops Python's clocks.
+    """
+    return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from queue_over_sql.consumers.consumer import elapsed_clock
 from queue_over_sql.errors import QueueError, visible
 from queue_over_sql.message import (
     expiry_of,
@@ -21,6 +20,7 @@ from queue_over_sql.message import (
 )
 from queue_over_sql.observer import facts_of
 from queue_over_sql.queue import core_of
+from queue_over_sql.values.durations import elapsed_clock
 from queue_over_sql.worker.call import HandlerCalls
 from queue_over_sql.worker.outcomes import Outcomes
 from queue_over_sql.worker.shared_transaction import SharedTransaction

@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import text
 
 from queue_over_sql import DatabaseUnavailable
-from queue_over_sql.consumers.consumer import elapsed_clock
 from queue_over_sql.message import lease_ends_at
 from queue_over_sql.queue import core_of
+from queue_over_sql.values.durations import elapsed_clock
 from tests.contract.queue_state import counts
 from tests.contract.worker.running_worker import running
 from tests.waiting import wait_until
