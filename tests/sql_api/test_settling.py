@@ -397,8 +397,10 @@ def test_what_the_dead_held_comes_back_as_from_the_reaper(
     for reaped in (True, False):
         first = queue.publish("first", delay=3600).id
         for number, (count, change, attempts) in enumerate(held):
-            # Its own heartbeat must not undo what is written here.
-            service = make_service(consumer_name=f"c{number}", consumer_timeout=3600)
+            # Neither its own heartbeat nor a claim that looks for expired leases, which one that
+            # finds too little does in time, must undo what is written here.
+            never = {"consumer_timeout": 3600, "reaper_interval": 600}
+            service = make_service(consumer_name=f"c{number}", **never)
             queue.publish_many(range(count))
             for message, error in zip(service.queue("jobs").consume(9), before, strict=False):
                 lease = {"lease_expires_at": 1, "attempt_count": attempts, "max_attempts": 3}
