@@ -193,9 +193,11 @@ class EngineForm:
             sessions.listen(engine)
         if engine.dialect.driver == "psycopg":
             from queue_over_sql.dialects.postgresql import (  # noqa: PLC0415 - only for PostgreSQL
+                errors,
                 plain_values,
             )
 
+            errors.notice_lost_sockets(engine.dialect)
             plain_values.listen(engine)
         return engine
 

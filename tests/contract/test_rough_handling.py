@@ -568,6 +568,29 @@ def test_a_connection_that_is_lost_before_its_first_use_is_told_in_our_words(
     assert ["x"] == payloads(service.queue("jobs").consume())
 
 
+@pytest.mark.engines("postgresql")
+@pytest.mark.threads("the hook is one of the synchronous driver")
+def test_an_error_of_the_drivers_own_loses_the_connection_only(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Psycopg, which cannot use its socket any more, need not say that the connection is closed."""
+    from psycopg import Cursor, OperationalError
+
+    execute, used = Cursor.execute, list[Any]()
+
+    def once(cursor: Any, *args: Any, **options: Any) -> Any:
+        used.append(cursor.connection)
+        if len(used) == 1:
+            raise OperationalError("connection socket closed")
+        return execute(cursor, *args, **options)
+
+    queue.publish("x")
+    monkeypatch.setattr(Cursor, "execute", once)
+    assert ["x"] == payloads(queue.consume())
+    assert used[0].closed
+    assert used[0] not in used[1:]
+
+
 @pytest.mark.engines("sqlite")
 @pytest.mark.threads("the hook is one of the synchronous driver")
 def test_a_statement_that_is_interrupted_may_be_repeated(queue: Queue, engine: Engine) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql.dialects.postgresql.pooler import Pooler
 from queue_over_sql.sql.errors import ErrorKind, Errors, sqlstate_of
 from queue_over_sql.sql.features import Features
+
+if TYPE_CHECKING:
+    from sqlalchemy import Dialect
 
 # SQLSTATE and function of the server with which it refuses a prepared statement, because the type
 # of a result's column has changed. The driver prepares it anew after a rollback only.
@@ -39,3 +42,18 @@ class PostgreSQLErrors(Errors):
 def _function_of(error: BaseException | None) -> str | None:
     """The function of the server that raised the error, which is in no language."""
     return getattr(getattr(error, "diag", None), "source_function", None)
+
+
+def notice_lost_sockets(dialect: Dialect) -> None:
+    """Take an error of psycopg's own for a lost connection.
+
+    It cannot use the socket then, and need not call the connection closed. Errors of the server
+    have a SQLSTATE.
+    """
+    is_disconnect, lost = dialect.is_disconnect, dialect.loaded_dbapi.OperationalError
+
+    def notices(error: Any, connection: Any, cursor: Any) -> bool:
+        own = type(error) is lost and error.sqlstate is None
+        return (own and connection is not None) or is_disconnect(error, connection, cursor)
+
+    dialect.is_disconnect = notices  # type: ignore[assignment, method-assign]
