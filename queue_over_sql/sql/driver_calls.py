@@ -239,8 +239,9 @@ def _socket_of(dialect: Dialect, driver: Any) -> Iterator[socket.socket | None]:
             number = _descriptor(driver)
             # Detach it: only the copy owns its number, and a second close would hit another socket.
             copy = stack.enter_context(_socket(os.dup(number)))
-            # If it was closed meanwhile, its number may belong to another socket by now.
-            if _descriptor(driver) == number:
+            # If it was closed meanwhile, its number may belong to another socket by now. Who looks
+            # for the socket by its ends may find the copy.
+            if _descriptor(driver) in {number, copy.fileno()}:
                 found = copy
         yield found
 
