@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import tarfile
 import tempfile
 import xml.etree.ElementTree as ET
 from collections import Counter
@@ -31,6 +30,7 @@ from scripts.benchmarks.harness import (
     origin_of,
     progress_bar,
     read_result,
+    sources_of,
     write_result,
 )
 from scripts.benchmarks.workloads_processes import PEERS, ROOT
@@ -56,8 +56,8 @@ _TEST_SECONDS = 60
 _OUTCOMES = ("passed", "failed", "skipped", "expected to fail")
 
 
-def prepare(folder: Path) -> Path:
-    """Unpack Celery's sources, and install what their tests need; returns the Python to use."""
+def prepare(folder: Path) -> tuple[Path, Path]:
+    """Install what Celery's tests need; returns the Python to use, and Celery's sources."""
     python = folder / "venv" / "bin" / "python"
     pip = [str(python), "-m", "pip", "--quiet", "--disable-pip-version-check"]
     requirements = str(ROOT / "scripts" / "benchmarks" / "contenders" / "requirements.txt")
@@ -65,17 +65,14 @@ def prepare(folder: Path) -> Path:
     commands = [
         [base, "-m", "venv", str(folder / "venv")],
         [*pip, "install", "-r", requirements, *PACKAGES],
-        [*pip, "download", f"celery=={CELERY}", "--no-binary", "celery", "--no-deps"],
     ]
     for command in commands:
         subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
-    with tarfile.open(next(folder.glob("celery-*.tar.gz"))) as archive:
-        archive.extractall(folder, filter="data")
     # Workers are programs of their own in some tests, and are to know the URL, too.
     site = next((folder / "venv" / "lib").glob("python*/site-packages"))
     path = f"import sys; sys.path.insert(0, {str(ROOT)!r})"
     (site / "broker.pth").write_text(f"{path}; import {OURS}\n", encoding="utf-8")
-    return python
+    return python, sources_of(f"celery=={CELERY}", folder, python)
 
 
 def run_tests(
@@ -132,8 +129,7 @@ def measure(brokers: list[Broker], files: list[str], progress: Progress) -> dict
     found: dict[str, Any] = {}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="celery-suite-")))
-        python = prepare(folder)
-        sources = folder / f"celery-{CELERY}"
+        python, sources = prepare(folder)
         addresses: dict[str, Callable[[str], str]] = {}
         for broker in brokers:
             engine = broker.engine

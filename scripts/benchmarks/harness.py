@@ -21,6 +21,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import subprocess
+import sys
+import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -89,6 +92,23 @@ def run_alone(service: QueueService, statements: Sequence[str]) -> None:
     for statement in statements:
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.exec_driver_sql(statement).close()
+
+
+def sources_of(requirement: str, folder: Path, python: Path) -> Path:
+    """Download the source distribution of a package, and unpack it; returns its folder.
+
+    Args:
+        requirement: as for pip, such as ``celery==5.6.3``.
+        folder: where to.
+        python: the interpreter that it is for.
+    """
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check"]
+    options = ["--quiet", "--no-deps", "--no-binary", requirement.partition("==")[0]]
+    subprocess.run([*pip, "download", *options, requirement], cwd=folder, check=True)
+    (archive,) = folder.glob("*.tar.gz")
+    with tarfile.open(archive) as opened:
+        opened.extractall(folder, filter="data")
+    return archive.with_name(archive.name.removesuffix(".tar.gz"))
 
 
 def _prefer_cached_jar() -> None:

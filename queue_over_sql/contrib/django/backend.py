@@ -7,7 +7,7 @@ import math
 import pkgutil
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from django.apps import apps
 from django.conf import settings
@@ -328,7 +328,11 @@ class _Error(TaskError):
     @property
     def exception_class(self) -> type[BaseException]:
         """Also a class inside another one, such as a model's ``DoesNotExist``."""
-        return cast("type[BaseException]", pkgutil.resolve_name(self.exception_class_path))
+        found = pkgutil.resolve_name(self.exception_class_path)
+        if isinstance(found, type) and issubclass(found, BaseException):
+            return found
+        msg = f"{self.exception_class_path!r} does not reference a valid exception."
+        raise ValueError(msg)
 
 
 def _errors(message: Message, attempts: Sequence[Attempt]) -> list[TaskError]:

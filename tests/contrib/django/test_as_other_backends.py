@@ -195,7 +195,11 @@ def test_exceptions_that_are_no_errors_fail_only_their_task(shop: Any) -> None:
         each.status for each in (interrupted, nested, good)
     ]
     assert [KeyboardInterrupt] == [each.exception_class for each in interrupted.errors]
-    assert [ValueError] == [each.exception_class for each in nested.errors]
+    (error,) = nested.errors
+    assert ValueError is error.exception_class
+    object.__setattr__(error, "exception_class_path", "subprocess.run")
+    with pytest.raises(ValueError, match=r"'subprocess\.run' does not reference a valid exception"):
+        _ = error.exception_class
     assert 'ValueError(ValueError("inner"))' in nested.errors[0].traceback
 
 
