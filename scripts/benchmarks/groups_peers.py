@@ -4,8 +4,9 @@ Each library has its own database on one private server, with a backlog of many 
 groups, published in turns. In each round each library claims and acks by 100 for some seconds, in
 one or more processes, and its backlog is filled up again. Used are the programs of ``contenders``:
 pgmq with its grouped read, pg-boss with its strict policy, and procrastinate with locks, whose
-worker has no batches. Ours is FIFO with one message of a group in hand. To publish a large backlog
-takes long: with ``--add`` a run adds its rounds to those of the last result.
+worker has no batches. The server breaks off a statement that takes longer than ``--limit``, and
+that library gets no more rounds. Ours is FIFO with one message of a group in hand. To publish a
+large backlog takes long: with ``--add`` a run adds its rounds to those of the last result.
 """
 
 from __future__ import annotations
@@ -73,12 +74,18 @@ class Case:
         """Do now the maintenance that the server does within a minute of such a change."""
         engine = create_engine(self.contestant.url, isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:
+            connection.exec_driver_sql("SET statement_timeout = 0").close()
             for statement in SETTLE[ENGINE]:
                 connection.exec_driver_sql(statement).close()
         engine.dispose()
 
-    def consume(self, processes: int, seconds: float, server: int) -> tuple[int, float]:
-        """Consume for some seconds; returns the messages a second, and the work of each."""
+    def consume(
+        self, processes: int, seconds: float, limit: float, server: int
+    ) -> tuple[int, float]:
+        """Consume for some seconds; returns the messages a second, and the work of each.
+
+        It notes it as the end if the server broke off a call, at the ``limit``.
+        """
         running = self.contestant.processes(processes)
         pids = [server, *[process.pid for process in running]]
         used = sum(map(processor_of, pids))
@@ -90,6 +97,8 @@ class Case:
         for answer in answers:
             self.came += answer["numbers"]
             rate += len(answer["numbers"]) / answer["seconds"]
+            if answer.get("cut_short"):
+                self.ended = f"one call had no answer within {limit:g} s"
             last: dict[int, int] = {}
             for number in answer["numbers"]:
                 self.disorder += number < last.get(number % GROUPS, -1)
@@ -112,6 +121,15 @@ class Case:
         }
 
 
+def limit_statements(url: str, seconds: float) -> None:
+    """Let the server break off what takes longer, in each connection to this database from now."""
+    engine = create_engine(url, isolation_level="AUTOCOMMIT")
+    limit, name = round(1000 * seconds), engine.url.database
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f'ALTER DATABASE "{name}" SET statement_timeout = {limit}')
+    engine.dispose()
+
+
 def measure(kinds: Sequence[Kind], options: Any, progress: Progress) -> dict[str, Any]:
     """Let all libraries consume, in turns; returns results by library.
 
@@ -128,7 +146,9 @@ def measure(kinds: Sequence[Kind], options: Any, progress: Progress) -> dict[str
         found: dict[str, Any] = {}
         for kind in kinds:
             try:
-                contestant = Contestant(kind, new_database(kind.name))
+                url = new_database(kind.name)
+                limit_statements(url, options.limit)
+                contestant = Contestant(kind, url)
             except ContenderFailed as error:
                 progress.print(f"left out: {error}")
                 found[kind.name] = {"ended": str(error)}
@@ -139,7 +159,7 @@ def measure(kinds: Sequence[Kind], options: Any, progress: Progress) -> dict[str
         for case in cases:
             # Few messages, so that all prepare their statements.
             case.fill(1_000)
-            case.consume(1, 1.0, pid)
+            case.consume(1, 1.0, options.limit, pid)
         for processes in options.consumers:
             for turn in range(options.rounds):
                 for case in cases[:: -1 if turn % 2 else 1]:
@@ -148,7 +168,7 @@ def measure(kinds: Sequence[Kind], options: Any, progress: Progress) -> dict[str
                     try:
                         case.fill(options.backlog)
                         case.settle()
-                        rate, work = case.consume(processes, options.seconds, pid)
+                        rate, work = case.consume(processes, options.seconds, options.limit, pid)
                     except ContenderFailed as error:
                         case.ended = str(error)
                         progress.print(f"{case.contestant.name}: {error}")
@@ -189,7 +209,9 @@ its worker, because it has no batches. The goal is 5 for pgmq, and 1 for the oth
             pairs = zip(ours["rates"][processes], rates, strict=False)
             ratio = median(one / max(other, 1) for one, other in pairs)
             less = zip(ours["work"][processes], measured["work"][processes], strict=False)
-            times = f"{ratio:.1f} ({median(other / one for one, other in less):.1f})"
+            work = median(other / one for one, other in less)
+            # Of one that had nothing there is no more to say.
+            times = f"{ratio:,.1f} ({work:,.1f})" if min(rates) else f"more than {ratio:,.0f}"
             cells = [f"{about['name']} {about['version']}", processes, f"{median(rates):,.0f}"]
             cells += [f"{min(rates):,}, {max(rates):,}", "" if name == OURS else times]
             lines.append(f"| {' | '.join([*cells, _note(measured)])} |")
@@ -214,6 +236,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8.0, help="of a round of one library")
     parser.add_argument("--rounds", type=int, default=3, help="with each number of processes")
     parser.add_argument("--consumers", default="1,4", help="numbers of processes")
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds of one statement")
     parser.add_argument("--add", action="store_true", help="to the rounds of the last result")
     options = parser.options({"backlog": 4_000, "seconds": 2.0, "rounds": 1})
     if options.markdown:
@@ -227,7 +250,7 @@ def main() -> None:
     kinds = [kind for kind in KINDS if kind.name in wanted]
     with progress_bar() as progress:
         found = measure(kinds, options, progress)
-    sizes = {name: getattr(options, name) for name in ("backlog", "seconds")}
+    sizes = {name: getattr(options, name) for name in ("backlog", "seconds", "limit")}
     result = {**sizes, "libraries": found}
     print(write_result(NAME, command, _added(result) if options.add else result))
     print(section())
@@ -236,7 +259,7 @@ def main() -> None:
 def _added(result: dict[str, Any]) -> dict[str, Any]:
     """The result with the rounds of the last one, which was measured with the same sizes."""
     last = read_result(NAME)
-    for size in ("backlog", "seconds"):
+    for size in ("backlog", "seconds", "limit"):
         if last[size] != result[size]:
             sys.exit(f"the last result has {size} {last[size]}: its rounds cannot be added to")
     for name, case in result["libraries"].items():

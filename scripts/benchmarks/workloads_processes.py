@@ -110,7 +110,7 @@ class Running:
     """
 
     def __init__(self, kind: Kind, url: str) -> None:
-        self._kind = kind
+        self._kind, self._said = kind, ""
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - until end()
         self._process = subprocess.Popen(
             [*kind.command(), kind.url(url)],
@@ -133,8 +133,9 @@ class Running:
         return self._process.pid
 
     def _read(self) -> None:
-        for line in self._output:
-            self._answers.put(line)
+        with self._output:
+            for line in self._output:
+                self._answers.put(line)
         self._answers.put("")
 
     def tell(self, do: str, **arguments: Any) -> None:
@@ -142,7 +143,7 @@ class Running:
         try:
             self._input.write(json.dumps({"do": do, **arguments}) + "\n")
             self._input.flush()
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise ContenderFailed(f"{self._kind.name} ended: {self._last_words()}") from error
 
     def answer(self) -> dict[str, Any]:
@@ -178,12 +179,18 @@ class Running:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        with contextlib.suppress(OSError):
+            self._input.close()
+        self._last_words()
         self._errors.close()
 
     def _last_words(self) -> str:
-        self._errors.seek(0)
-        lines = self._errors.read().strip().splitlines()
-        return " ".join(lines[-3:])[-500:] or "without a word"
+        # It may have been ended because it did not answer.
+        if not self._errors.closed:
+            self._errors.seek(0)
+            lines = self._errors.read().strip().splitlines()
+            self._said = " ".join(lines[-3:])[-500:] or "without a word"
+        return self._said
 
 
 class Contestant:

@@ -99,12 +99,19 @@ class Pgmq(PostgresqlPeer):
             self._connection.execute(_SEND_BATCH, values)
 
     def consume_groups(self, batch: int, seconds: float) -> list[int]:
-        """By its grouped read, which fills a batch from the earliest groups, and ``delete``."""
+        """By its grouped read, which fills a batch from the earliest groups, and ``delete``.
+
+        It ends if the server breaks off a statement that takes too long.
+        """
         end, numbers = time.monotonic() + seconds, list[int]()
         read = "SELECT msg_id, message FROM pgmq.read_grouped(%s, %s, %s)"
         delete = "SELECT pgmq.delete(%s, %s::bigint[])"
         while time.monotonic() < end:
-            rows = self._connection.execute(read, (_GROUPS, _VISIBILITY, batch)).fetchall()
+            try:
+                rows = self._connection.execute(read, (_GROUPS, _VISIBILITY, batch)).fetchall()
+            except psycopg.errors.QueryCanceled:
+                self.cut_short = True
+                break
             if rows:
                 self._connection.execute(delete, (_GROUPS, [row[0] for row in rows]))
             numbers += [number_of(row[1]) for row in sorted(rows, key=lambda row: row[0])]

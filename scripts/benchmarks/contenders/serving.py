@@ -17,7 +17,7 @@ load                    first, count, bytes                  seconds
 consume, take           batch, count                         seconds, numbers
 prepare_groups                                               (once for a database)
 publish_groups          first, count, bytes, groups          seconds
-consume_groups          batch, seconds                       seconds, numbers
+consume_groups          batch, seconds                       seconds, numbers, cut_short
 work                    threads, count, transactional,       seconds, numbers
                         batch (where it is a choice)
 tasks                   tasks, count                         seconds, numbers
@@ -78,6 +78,8 @@ class Contender:
     """Whether `work` can run handlers inside the transaction that acknowledges."""
     asynchronous: bool = True
     """Whether `tasks`, if it is overridden, works on this database."""
+    cut_short: bool = False
+    """Whether the server broke off a statement of `consume_groups`, because it took too long."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -300,7 +302,8 @@ class _Serving:
     def _do_consume_groups(self, batch: int, seconds: float) -> Answer:
         begun = time.monotonic()
         numbers = self._contender.consume_groups(batch, seconds)
-        return {"seconds": time.monotonic() - begun, "numbers": numbers}
+        seconds, cut_short = time.monotonic() - begun, self._contender.cut_short
+        return {"seconds": seconds, "numbers": numbers, "cut_short": cut_short}
 
     def _do_take(self, batch: int, count: int) -> Answer:
         return self._timed(self._contender.take, batch, count)
