@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from queue import Empty
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from amqp.exceptions import RecoverableConnectionError
@@ -185,12 +184,6 @@ class Channel(virtual.Channel):
         self._declared: dict[str, dict[str, Any]] = {}
 
     @property
-    def active_queues(self) -> Sequence[str]:
-        """The queues that its consumers consume from."""
-        queues: Sequence[str] = self._active_queues
-        return queues
-
-    @property
     def _service(self) -> QueueService:
         service: QueueService = self.connection.shared.service
         return service
@@ -282,7 +275,7 @@ class Channel(virtual.Channel):
     def queue_delete(
         self, queue: str, if_unused: bool = False, if_empty: bool = False, **options: Any
     ) -> None:
-        used = any(queue in channel.active_queues for channel in self.connection.channels)
+        used = any(each.queue == queue for each in self.connection.consumers.values())
         if (if_unused and used) or (if_empty and self._size(queue)):
             return
         self._declared.pop(queue, None)
@@ -291,9 +284,6 @@ class Channel(virtual.Channel):
 
     def prepare_queue_arguments(self, arguments: Any, **options: Any) -> Any:
         return to_rabbitmq_queue_arguments(arguments, **options)
-
-    def after_reply_message_received(self, queue: str) -> None:
-        self.queue_delete(queue)
 
     def _new_queue(self, queue: str, **options: Any) -> None:
         declared = self._declared.get(queue, {})
@@ -447,19 +437,12 @@ class Channel(virtual.Channel):
                 inside.asks_no_more(self._service.queue(cancelled.queue))
 
     def basic_get(self, queue: str, no_ack: bool = False, **options: Any) -> Delivered | None:
-        with contextlib.suppress(Empty):
-            while True:
-                if (message := self._handed_over(self._get(queue), no_ack)) is not None:
-                    return message
-        return None
-
-    def _get(self, queue: str, timeout: float | None = None) -> Claimed:
         self._service.start()
         with self._opened(queue) as opened:
-            messages = opened.consume(keep=True)
-        if not messages:
-            raise Empty
-        return messages[0]
+            while messages := opened.consume(keep=True):
+                if (message := self._handed_over(messages[0], no_ack)) is not None:
+                    return message
+        return None
 
     def _handed_over(
         self, claimed: Claimed, no_ack: bool, tag: str | None = None

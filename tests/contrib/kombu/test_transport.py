@@ -403,7 +403,10 @@ def test_a_message_that_was_not_settled_breaks_the_connection(
 
 @pytest.mark.engines("sqlite")
 def test_the_consumers_of_one_queue_take_turns(connection: Any) -> None:
-    """Of two channels; one gets all after the other is cancelled, and at last nobody handles it."""
+    """Of two channels; one gets all after the other is cancelled, and at last nobody handles it.
+
+    A queue that is deleted "if unused" stays until then.
+    """
     jobs = kombu.Queue("jobs")
     producer = connection.Producer()
     got: dict[str, list[Any]] = {"one": [], "other": []}
@@ -430,8 +433,13 @@ def test_the_consumers_of_one_queue_take_turns(connection: Any) -> None:
         return any(each.queue == "jobs" for one in service.consumers() for each in one.handles)
 
     wait_until(handled)
+    connection.default_channel.queue_delete("jobs", if_unused=True)
     consumers[0].cancel()
     wait_until(lambda: not handled())
+    assert 0 == ready(connection, jobs)
+    connection.default_channel.queue_delete("jobs", if_unused=True)
+    with pytest.raises(connection.channel_errors, match="no queue 'jobs'"):
+        ready(connection, jobs)
 
 
 @pytest.mark.engines("sqlite")
