@@ -605,8 +605,10 @@ _ABOUT: Final = {
     "stops": """\
 {strikes} times SIGTERM to one worker and a new one in its place, while a fifth of the tasks are
 retried after 1 s, a fifth have a `countdown` of 2 to 9 s, and a fifth belong to chords of 10.
-Those beyond were the last tasks of a stopped worker, which did not ack them, on Redis as on ours.
-On a busy machine such a worker of Celery may also not end; it was killed after 30 s.""",
+Those beyond had begun just before the stop. The prefork pool of Celery (`AsynPool.flush`) then
+forgets what a child has and whose start it has not read, so that nobody acks it. If nothing else
+runs it does not read the result either, and the child waits 30 s for that; a worker that had not
+ended by then was killed. So it is with Redis, too: no transport hears of such a task.""",
 }
 
 
