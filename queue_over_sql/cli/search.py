@@ -125,22 +125,21 @@ def show(
             where = "" if anew is None else f" It was requeued with the new id {anew}."
             session.output.nothing(f"Queue {queue} has no message {message_id}.{where}")
         traceback = looked_at.last_traceback(message_id)
-        status = message.status
         consumer = _holder(service, message)
         attempts = looked_at.attempts(message_id)
         told = [dataclasses.asdict(each) for each in attempts]
         fields = {**message_fields(message), "last_traceback": traceback, "attempts": told}
         if session.output.machine:
-            session.output.record({**fields, "status": status, "consumer": _facts(consumer)})
+            session.output.record({**fields, "consumer": _facts(consumer)})
             return
-        shown: dict[str, Any] = {"id": message.id, "queue": message.queue, "status": status}
+        shown: dict[str, Any] = dict.fromkeys(("id", "queue", "status"))
         shown |= {name: value for name, value in fields.items() if value is not None}
         shown |= {"payload": payload_line(message, looked_at.settings.payload)}
         for name in ("last_traceback", "attempts"):
             shown.pop(name, None)
         session.output.details({name: _one_line(str(value)) for name, value in shown.items()})
         session.output.line("")
-        for at, event in _story(message, status, consumer, attempts):
+        for at, event in _story(message, message.status, consumer, attempts):
             session.output.line(f"{format_instant(at):19}  {visible(_one_line(event), keep='')}")
         if traceback is not None:
             session.output.line("")

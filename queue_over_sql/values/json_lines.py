@@ -18,6 +18,7 @@ CONTENT_FIELDS: Final = ("key", "kind", "group", "headers", "priority", "max_att
 """The fields that the publisher sets, besides the payload."""
 
 DELIVERY_FIELDS: Final = (
+    "status",
     "attempt",
     "published_at",
     "scheduled_at",

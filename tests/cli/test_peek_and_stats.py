@@ -180,7 +180,7 @@ def test_peek_into_the_archive(sqlite_url: str) -> None:
     run("consume", "jobs", "--exec", "echo broken >&2; exit 1", url=sqlite_url)
     record = succeed("peek", "jobs", "--archive", "--json", url=sqlite_url).record
     shown = succeed("peek", "jobs", "--archive", url=sqlite_url).out
-    assert "failed" == record["outcome"]
+    assert ("failed", "failed") == (record["outcome"], record["status"])
     assert "exit code 1: broken" == record["last_error"]
     assert "broken" in shown
 

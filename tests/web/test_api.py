@@ -573,6 +573,27 @@ def test_large_payloads_end_a_page(server: Server) -> None:
     assert 30 > len(rest["messages"]) > 0
 
 
+def test_each_message_tells_its_status(server: Server) -> None:
+    """The filter finds it by that; a message that was just claimed tells none."""
+    jobs = server.service.queue("jobs")
+    ids = [str(each.id) for each in jobs.publish_many([1, 2, 3, 4])]
+    (held,) = claimed(server)
+    assert held["status"] is None
+    server.json("POST", "/queues/jobs/messages/hold", {"ids": [ids[1]]})
+    server.json("POST", "/queues/jobs/messages/reschedule", {"ids": [ids[2]], "delay": 60})
+    expected = dict(zip(ids, ("claimed", "held", "delayed", "ready"), strict=True))
+    listed = server.json("GET", "/queues/jobs/messages")["messages"]
+    assert expected == {each["id"]: each["status"] for each in listed}
+    for number, status in expected.items():
+        found = server.json("GET", f"/queues/jobs/messages?status={status}")["messages"]
+        assert [number] == [each["id"] for each in found], status
+        shown = server.json("GET", f"/queues/jobs/messages/{number}")["message"]
+        assert status == shown["status"]
+    server.json("POST", "/queues/jobs/reject", {"claims": [held["claim"]], "reason": "no"})
+    (dead,) = server.json("GET", "/queues/jobs/archive")["messages"]
+    assert ("rejected", "rejected") == (dead["outcome"], dead["status"])
+
+
 def test_edit_by_ids(server: Server) -> None:
     """What a consumer holds is left alone, and counted."""
     jobs = server.service.queue("jobs")

@@ -198,6 +198,9 @@ class Message(Given, kw_only=True):
     payload_encoding: Encoding | UnsetType = UNSET
     headers: dict[str, Any]
     columns: dict[str, Any]
+    status: Annotated[
+        StatusText | None, Meta(description="How it stood when it was read; null if just claimed.")
+    ]
     priority: int
     attempt: int
     max_attempts: int

@@ -37,7 +37,15 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_SHOWN_OTHERWISE: Final = {"id", "payload", "payload_encoding", "headers", "columns", "outcome"}
+_SHOWN_OTHERWISE: Final = {
+    "id",
+    "payload",
+    "payload_encoding",
+    "headers",
+    "columns",
+    "status",
+    "outcome",
+}
 _FACTS: Final = tuple(
     name for name in shapes.Message.__struct_fields__ if name not in _SHOWN_OTHERWISE
 )
@@ -74,13 +82,15 @@ def claimed(found: Message, mask: Mask, *, as_text: bool = False) -> shapes.Clai
 
 def _message(found: Message, mask: Mask, *, as_text: bool) -> dict[str, Any]:
     payload, encoding = _payload(found, mask, as_text=as_text)
+    outcome = inside.row_of(found).outcome
     return {
         "id": str(found.id),
         "payload": payload,
         "payload_encoding": encoding,
         "headers": mask.apply(found.headers),
         "columns": mask.apply(dict(found.columns)),
-        "outcome": inside.row_of(found).outcome,
+        "status": found.status if outcome is None else outcome,
+        "outcome": outcome,
         **{name: getattr(found, name) for name in _FACTS},
         "last_error": None if found.last_error is None else mask.text(found.last_error),
     }

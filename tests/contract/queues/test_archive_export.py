@@ -40,6 +40,7 @@ PLAIN = (
     "consumer_id",
     "consumer_round",
     "last_error",
+    "status",
     "outcome",
     "payload",
 )
@@ -96,7 +97,8 @@ def test_each_line_tells_all_of_a_message(jobs: Queue, target: Path) -> None:
     assert 3 == jobs.archive.export(target)
     assert expected == lines(target)
     assert odd == lines(target)[0]["payload"]
-    assert ["rejected", "failed", "done"] == [line["outcome"] for line in lines(target)]
+    for name in ("outcome", "status"):
+        assert ["rejected", "failed", "done"] == [line[name] for line in lines(target)], name
     assert [target] == list(target.parent.iterdir())
 
 
