@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
+from posixpath import normpath
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
@@ -46,6 +47,9 @@ Everything is imported from `queue_over_sql` unless its part says otherwise. Dur
 """
 _ENUM_OR_FACTORY = re.compile(r"<\w+\.\w+: ('\w+')>|<factory>")
 _CLASS = re.compile(r"\b[A-Z]\w+")
+# What explains a part; the first link is to the index itself.
+_ALSO = re.compile(r"^See also: \[parameters\]\([^)]+\)(.*?)\.$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\[([^\]]+)\]\(([^)]+)\)")
 _REFERENCE = re.compile(r"<!-- reference: (.+) -->")
 
 
@@ -60,7 +64,10 @@ def part(page: str) -> str:
     text = (ROOT / "docs" / "api" / f"{page}.md").read_text()
     title = text.partition("\n")[0].removeprefix("# ")
     names = [name for found in _REFERENCE.findall(text) for name in found.split()]
-    lines = [f"[{title}, with an example](api/{page}.md)"]
+    also = _ALSO.search(text)
+    links = [(f"{title}, with an example", f"{page}.md")]
+    links += [] if also is None else _LINK.findall(also[1])
+    lines = [", ".join(f"[{said}]({normpath(f'api/{place}')})" for said, place in links)]
     return "\n\n".join([f"## {title}", *lines, *(line for n in names for line in entry(n))])
 
 

@@ -224,11 +224,7 @@ class Backend(BaseTaskBackend):
         return result
 
     def _task(self, payload: Mapping[str, Any], message: Message, queue: str) -> Task:
-        path = payload["task"]
-        task = import_string(path)
-        if not isinstance(task, Task):
-            msg = f"{path} is not a task: decorate the function with @task"
-            raise SuspiciousOperation(msg)
+        task = task_at(payload["task"])
         due = message.scheduled_at if message.scheduled_at > message.published_at else None
         return task.using(
             queue_name=queue,
@@ -303,6 +299,19 @@ def backend_named(alias: str) -> Backend:
     path = f"{_APP}.{Backend.__name__}"
     msg = f"TASKS[{alias!r}] is a {type(backend).__name__}: its BACKEND must be {path!r}"
     raise ImproperlyConfigured(msg)
+
+
+def task_at(path: str) -> Task:
+    """The task with this path.
+
+    Raises:
+        ImportError, SuspiciousOperation: there is none.
+    """
+    found = import_string(path)
+    if isinstance(found, Task):
+        return found
+    msg = f"{path} is not a task: decorate the function with @task"
+    raise SuspiciousOperation(msg)
 
 
 def level_of(priority: int) -> int:

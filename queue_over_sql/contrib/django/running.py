@@ -35,7 +35,7 @@ def make_worker(alias: str = "default", *, max_tasks: int | None = None, **optio
     """
     backend = backend_named(alias)
     limits = [] if max_tasks is None else [_Limit(max_tasks)]
-    around: list[Callable[..., None]] = [*limits, _with_fresh_connections]
+    around: list[Callable[..., None]] = [*limits, with_fresh_connections]
     worker = service(backend.database).worker(middleware=around, **options)
     for limit in limits:
         limit.worker = worker
@@ -65,8 +65,8 @@ class _Limit:
             call()
 
 
-def _with_fresh_connections(message: Message, call: Callable[[], None]) -> None:
-    # As Django does around each request.
+def with_fresh_connections(message: Message, call: Callable[[], None]) -> None:
+    """Middleware for workers of your own: close Django's old connections, as around a request."""
     del message
     close_old_connections()
     try:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,8 @@ from queue_over_sql.testing import drain
 from tests.contrib.django import site
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from queue_over_sql.testing.plugin import TestDatabase
 
 pytestmark = pytest.mark.engines("sqlite", "postgresql", "mysql", "mariadb")
@@ -236,6 +240,41 @@ def test_a_schedule_enqueues_a_task(shop: Any, work: Callable[..., int]) -> None
         assert 1 == work()
         result = shop.add.get_result(f"default:{number}")
         assert (3, 0) == (result.return_value, result.task.priority)
+
+
+@pytest.mark.engines("sqlite")
+def test_check_finds_a_schedule_without_a_task(shop: Any, tmp_path: Path) -> None:
+    """In the database that it looks at, before it runs; looking makes no tables."""
+    from queue_over_sql.contrib.django import service
+    from queue_over_sql.contrib.django.apps import check_schedules
+
+    def found(*databases: str) -> list[str]:
+        return [each.msg for each in check_schedules(databases=databases)]
+
+    schedules, module = service().schedules, shop.__name__
+    good = {"task": f"{module}.add", "args": [1, 2]}
+    for name, queue, payload in (
+        ("good", "high-priority", good),
+        ("misspelt", "high-priority", {"task": f"{module}.ad"}),
+        ("no-task", "default", {"task": "subprocess.run"}),
+        ("other", "default", [1]),
+    ):
+        schedules.add(name, queue, payload, cron="@daily")
+    service().create_queue("not_of_django")
+    schedules.add("elsewhere", "not_of_django", {"any": "thing"}, cron="@daily")
+    start = "The schedule {!r} enqueues no task: {}".format
+    missing = f'Module "{module}" does not define a "ad" attribute/class'
+    assert [
+        start("misspelt", missing),
+        start("no-task", "subprocess.run is not a task: decorate the function with @task"),
+        start("other", 'its payload has no "task"'),
+    ] == found("default")
+    assert [] == found() == list(check_schedules(databases=None))
+    empty = tmp_path / "empty.db"
+    site.use_database(f"sqlite:///{empty}")
+    assert [] == found("default")
+    with closing(sqlite3.connect(empty)) as connection:
+        assert [] == connection.execute("SELECT name FROM sqlite_master").fetchall()
 
 
 @pytest.mark.engines("sqlite")
