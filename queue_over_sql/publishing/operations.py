@@ -94,13 +94,32 @@ def publish(
         note_expiring(connection, sql)
     if message.room is not None:
         sql.subject.dialect.sessions.lock_for_writing(connection, sql)
-        if not _has_key_already(connection, sql, message):
-            replaced = make_room(connection, sql, message, now)
-            if replaced is not None:
-                return replaced
+        replaced = _make_room(connection, sql, message, now)
+        if replaced is not None:
+            return replaced
     if message.key is None:
         return _insert(connection, sql, message, now)
     return _publish_keyed(connection, sql, message, message.key, on_conflict, now=now)
+
+
+def _make_room(
+    connection: Connection, sql: StatementCache, message: NewMessage, now: int | None
+) -> Published | None:
+    """As ``make_room``; None also if its key is taken, so that ``on_conflict`` decides."""
+    if message.key is None:
+        return make_room(connection, sql, message, now)
+    for _ in range(_KEY_RACES):
+        if _has_key_already(connection, sql, message, message.key):
+            return None
+        try:
+            return make_room(connection, sql, message, now)
+        except DBAPIError as error:
+            if sql.subject.dialect.errors.classify(error) is not ErrorKind.DUPLICATE:
+                raise
+        holder = _live_by_key(connection, sql, message.key)
+        if holder is not None and sql.subject.frees_claimed_keys and holder.consumer_id is not None:
+            sql.get(statements.release_key).run(connection, {"p_id_0": holder.id})
+    return None
 
 
 def _publish_keyed(
@@ -347,11 +366,13 @@ def _that_came_back(
     return found
 
 
-def _has_key_already(connection: Connection, sql: StatementCache, message: NewMessage) -> bool:
+def _has_key_already(
+    connection: Connection, sql: StatementCache, message: NewMessage, key: str
+) -> bool:
     """Whether ``on_conflict`` decides about a message, because its key is taken."""
-    if message.key is None:
-        return False
-    holder = _live_by_key(connection, sql, message.key)
+    if _that_came_back(connection, sql, [key]):
+        return True
+    holder = _live_by_key(connection, sql, key)
     if holder is not None:
         return not sql.subject.frees_claimed_keys or holder.consumer_id is None
     return bool(_recently_finished(connection, sql, [message]))

@@ -17,7 +17,9 @@ from queue_over_sql.groups.operations import own_limits
 from queue_over_sql.groups.statements import among_groups, by_group, group_values
 from queue_over_sql.message import Published
 from queue_over_sql.publishing import statements
+from queue_over_sql.publishing.deduplication import recently_finished
 from queue_over_sql.schema.queue_tables import KEY_RELEASED
+from queue_over_sql.statements.operations import savepoint
 from queue_over_sql.statements.parameters import number
 from queue_over_sql.values.options import GROUP_KEY
 from queue_over_sql.values.states import PublishOutcome
@@ -64,6 +66,7 @@ def make_room(
 
     Raises:
         GroupFull: there is no room, and the queue has ``when_full="reject"``.
+        DBAPIError: another message has its key; the transaction may go on.
     """
     room = message.room
     if room is None or _left(connection, sql, room) > 0:
@@ -76,11 +79,33 @@ def make_room(
         one = {"p_id_0": message_id}
         if sql.get(lock_one).run(connection, one).first() is None:
             continue
-        with exits.leaving(connection, sql, [message_id]):
-            given = message.given(sql.subject.parameters, now, timed=True)
-            sql.get(replace_all).run(connection, given | one)
-        return Published(message_id, PublishOutcome.REPLACED)
+        given = message.given(sql.subject.parameters, now, timed=True) | one
+        replaces = _replace if message.key is None else _replace_keyed
+        if replaces(connection, sql, message, given):
+            return Published(message_id, PublishOutcome.REPLACED)
+        break
     return None
+
+
+def _replace(
+    connection: Connection, sql: StatementCache, _message: NewMessage, given: dict[str, Any]
+) -> bool:
+    with exits.leaving(connection, sql, [given["p_id_0"]]):
+        sql.get(replace_all).run(connection, given)
+    return True
+
+
+def _replace_keyed(
+    connection: Connection, sql: StatementCache, message: NewMessage, given: dict[str, Any]
+) -> bool:
+    """As ``_replace``; False if a message with this key has finished recently."""
+    with savepoint(connection, "queue_over_sql_room") as undo:
+        _replace(connection, sql, message, given)
+        # Only now: another publisher's message may have had the key, and finished, meanwhile.
+        taken = message.dedup and recently_finished(connection, sql, [str(message.key)])
+        if taken:
+            undo()
+    return not taken
 
 
 def _left(connection: Connection, sql: StatementCache, room: Room, needed: int = 1) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from queue_over_sql import DuplicateKey, GroupFull, Publication
+from queue_over_sql import DuplicateKey, GroupFull, Publication, Published, PublishOutcome
 from tests.contract.queue_state import payloads
 
 if TYPE_CHECKING:
@@ -117,6 +117,23 @@ def test_a_full_queue_replaces(service: QueueService) -> None:
     assert [0] == payloads(queue.consume())
     assert ids[1] == queue.publish("new").id
     assert [0, "new", 2] == all_of(queue)
+
+
+def test_a_key_that_is_in_work_or_came_back_in_a_full_queue(service: QueueService) -> None:
+    """What is replaced gets the key of one in work; one that came back keeps its key taken."""
+    settings = {"unique": "waiting", "queue_limit": 2, "when_full": "replace"}
+    queue = service.create_queue("jobs", **settings)
+    queue.publish(1, key="a")
+    [first] = queue.consume()
+    other = queue.publish(2, key="b")
+    assert Published(other.id, PublishOutcome.REPLACED) == queue.publish(3, key="a")
+    first.release()
+    queue.delete(other.id)
+    queue.publish(4)
+    with pytest.raises(DuplicateKey) as caught:
+        queue.publish(5, key="a")
+    assert first.id == caught.value.id
+    assert [1, 4] == all_of(queue)
 
 
 def test_publishers_at_the_same_time(service: QueueService, make_service: MakeService) -> None:
