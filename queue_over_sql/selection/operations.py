@@ -26,11 +26,12 @@ from queue_over_sql.groups import blocking, exits
 from queue_over_sql.groups.statements import by_group
 from queue_over_sql.payloads.codec import decode_headers, encode_json
 from queue_over_sql.queues import registry
-from queue_over_sql.queues.purge import delete_by_id
+from queue_over_sql.queues.purge import delete_by_id, remove_ids
 from queue_over_sql.sql.compiled import CompiledStatement
 from queue_over_sql.sql.operation import operation
 from queue_over_sql.statements.clock import server_now
-from queue_over_sql.statements.parameters import batches, number
+from queue_over_sql.statements.operations import change_by_ids
+from queue_over_sql.statements.parameters import batches, by_id, number
 from queue_over_sql.statements.requests import (
     LONGEST_DEFERRAL_US,
     archive_columns,
@@ -412,20 +413,60 @@ def _change(
     wanted: Sequence[ColumnElement[bool]],
 ) -> int:
     """Change or remove messages; returns how many. Wake who waits for them in their groups."""
+    tables: QueueTables = sql.subject
+    if tables.expressions.id_index_hint() is None:
+        return _change_those(connection, sql, statement, wanted)
+    # Such an engine locks every row that a change reads. Nobody could claim any message before the
+    # transaction ends. What is read first locks nothing.
+    found = select(tables.live.c.id).where(*wanted)
+    with tables.dialect.sessions.scanning(connection):
+        ids = sorted(connection.execute(found).scalars())
+    return sum(_change_those(connection, sql, statement, wanted, batch) for batch in batches(ids))
+
+
+def _change_those(
+    connection: Connection,
+    sql: StatementCache,
+    statement: Update | Delete,
+    wanted: Sequence[ColumnElement[bool]],
+    ids: Sequence[int] = (),
+) -> int:
     # The condition is checked again under each row's lock.
     tables: QueueTables = sql.subject
     live = tables.live
     if not tables.grouped:
-        return connection.execute(statement.where(*wanted)).rowcount
-    unblocking = statement.where(*wanted, live.c.blocks.is_(None))
-    changed = connection.execute(unblocking).rowcount
+        return _run(connection, sql, statement, wanted, ids)
+    unblocking = [*wanted, live.c.blocks.is_(None)]
+    changed = _run(connection, sql, statement, unblocking, ids)
     found = select(live.c.id).where(*wanted, live.c.blocks.is_not(None)).with_for_update()
-    ids = sorted(connection.execute(found).scalars())
-    for batch in batches(ids):
+    if ids:
+        found = by_id(tables, found.where(live.c.id.in_(ids)), live)
+    carriers = sorted(connection.execute(found).scalars())
+    for batch in batches(carriers):
         with exits.leaving(connection, sql, batch):
-            carriers = statement.where(live.c.id.in_(batch), *wanted)
-            changed += connection.execute(carriers).rowcount
+            changed += _run(connection, sql, statement, wanted, batch)
     return changed
+
+
+def _run(
+    connection: Connection,
+    sql: StatementCache,
+    statement: Update | Delete,
+    wanted: Sequence[ColumnElement[bool]],
+    ids: Sequence[int],
+) -> int:
+    """Run the statement for those that are wanted, of these ids if there are any."""
+    tables: QueueTables = sql.subject
+    live, hint = tables.live, tables.expressions.id_index_hint()
+    wanted = [live.c.id.in_(ids), *wanted] if ids else wanted
+    if not ids or hint is None:
+        return connection.execute(statement.where(*wanted)).rowcount
+    if isinstance(statement, Update):
+        return connection.execute(statement.with_hint(hint).where(*wanted)).rowcount
+    locked = by_id(tables, select(live.c.id).where(*wanted).with_for_update(), live)
+    gone = sorted(connection.execute(locked).scalars())
+    change_by_ids(connection, sql, remove_ids, gone)
+    return len(gone)
 
 
 def list_ids(

@@ -15,6 +15,7 @@ from queue_over_sql.claiming.group_walk import GroupWalk
 from queue_over_sql.claiming.low_watermark import LowWatermark
 from tests.contract.queue_state import has_json_paths, ids
 from tests.contract.queues.edits import (
+    EDITS,
     LONG_AGO,
     Edit,
     busy_consumer,
@@ -234,3 +235,27 @@ def test_an_exchange_serves_no_later_priority_first(make_service: MakeService) -
     found = consumer.exchange(held, 5)
     assert "vip" == found[0].payload
     assert all(message.priority == 0 for message in found)
+
+
+@pytest.mark.engines("postgresql", "mysql", "mariadb", "h2")
+@pytest.mark.threads("the locks are the database's")
+def test_an_edit_that_has_not_ended_keeps_nobody_from_other_messages(
+    make_service: MakeService, engine: Engine
+) -> None:
+    """Neither consumers nor publishers, at the isolation that the caller's engine has by default.
+
+    InnoDB locks every row that an UPDATE reads to find its own. Nobody got any message.
+    """
+    service = make_service()
+    for name, edit in {**EDITS, "unhold": unhold}.items():
+        queue = service.create_queue(name, priorities=2)
+        publish_kinds(queue, ["first", "chosen", "last"])
+        if name == "unhold":
+            of_kind(queue, "chosen").hold()
+        with engine.connect() as connection:
+            assert 1 == edit(of_kind(queue, "chosen"), connection)
+            assert ["first", "last"] == [message.payload for message in queue.consume(3)], name
+            queue.publish("more")
+            assert ["more"] == [message.payload for message in queue.consume()], name
+            connection.rollback()
+        assert ["chosen"] == [message.payload for message in queue.messages(kind="chosen").list()]

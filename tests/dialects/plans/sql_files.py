@@ -37,8 +37,8 @@ COMMAND: Final = (
 _ON_ROWS: Final = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE", "WITH"})
 # What stands in the place of a parameter when a driver has put the value in, or has a sign for it.
 _VALUE: Final = r"(?:(?:_binary )?'(?:[^'\\]|''|\\.)*'|[xX] '\w*'|(?:- )?[\d.]+|NULL|\$\d+|\?)"
-_SOME: Final = rf"IN \( {_VALUE}(?: :: \w+)?(?: , {_VALUE}(?: :: \w+)?)* \)"
-_LIST: Final = re.compile(r"IN \( :\w+(?: :: \w+)?(?: , :\w+(?: :: \w+)?)* \)")
+_SOME: Final = rf"(?:IN|JSON_ARRAY) \( {_VALUE}(?: :: \w+)?(?: , {_VALUE}(?: :: \w+)?)* \)"
+_LIST: Final = re.compile(r"(?:IN|JSON_ARRAY) \( :\w+(?: :: \w+)?(?: , :\w+(?: :: \w+)?)* \)")
 _ANY_LIST: Final = "IN(…)"
 _NAMED: Final = re.compile(r"%\(.+?\)s")
 _TEXT: Final = re.compile(r"'(?:[^'\\]|''|\\.)*'", re.DOTALL)

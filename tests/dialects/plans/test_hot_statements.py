@@ -56,13 +56,11 @@ READS: dict[str, Any] = {
     "page": _ID,
     "why": _CLAIM | _ID,
     "delete": _ID,
-    "edit one": _KEY,
+    "edit one": {"mysql": _KEY | _ID, "mariadb": _KEY | _ID, "": _KEY},
     # These look at all messages where no index happens to hold what they ask for.
     "edit by status": {
         # From 18 on it skips through the index.
         "postgresql": ({"jobs*"}, {"jobs.claim"}),
-        "mariadb": {"jobs.id*"},
-        "mysql": {"jobs.id*"},
         "": _CLAIM,
     },
     # First a window of the ids; these are rare there, so the status finds the few that there are.

@@ -1226,18 +1226,24 @@ WHERE queue_over_sql_attempts.table_prefix = :table_prefix_1
 ORDER BY queue_over_sql_attempts.ended_at DESC, queue_over_sql_attempts.attempt DESC
 LIMIT :param_1;
 
--- edit (1 of 3)
-UPDATE queue_jobs
-SET available_at=:available_at
+-- edit (1 of 4)
+SELECT queue_jobs.id
+FROM queue_jobs
 WHERE queue_jobs.consumer_id IS NULL;
 
--- edit (2 of 3)
+-- edit (2 of 4)
+UPDATE queue_jobs FORCE INDEX (PRIMARY)
+SET available_at=:available_at
+WHERE queue_jobs.id IN (:id_1_1, :id_1_2)
+  AND queue_jobs.consumer_id IS NULL;
+
+-- edit (3 of 4)
 UPDATE queue_over_sql_queues
 SET edit_count=(queue_over_sql_queues.edit_count + :edit_count_1)
 WHERE queue_over_sql_queues.table_prefix = :table_prefix_1
   AND queue_over_sql_queues.name = :name_1;
 
--- edit (3 of 3)
+-- edit (4 of 4)
 SELECT count(*) AS count_1
 FROM queue_jobs
 WHERE queue_jobs.consumer_id IS NOT NULL;
@@ -1279,15 +1285,24 @@ FOR UPDATE;
 
 -- cancel (3 of 3): as request, withdraw, 2
 
--- remove (1 of 2)
-DELETE FROM queue_jobs
-WHERE queue_jobs.consumer_id IS NULL;
+-- remove (1 of 4): as edit, 1
 
--- remove (2 of 2): as edit, 3
+-- remove (2 of 4)
+SELECT queue_jobs.id
+FROM queue_jobs FORCE INDEX (PRIMARY)
+WHERE queue_jobs.id IN (:id_1_1, :id_1_2)
+  AND queue_jobs.consumer_id IS NULL
+FOR UPDATE;
+
+-- remove (3 of 4): as take, batch, 2
+
+-- remove (4 of 4): as edit, 4
 
 -- delete: as request, withdraw, 2
 
--- purge: as remove, 1
+-- purge
+DELETE FROM queue_jobs
+WHERE queue_jobs.consumer_id IS NULL;
 
 -- requeue (1 of 7)
 -- reads queue_jobs_archive by its primary key
