@@ -121,7 +121,7 @@ def test_a_full_queue_replaces(service: QueueService) -> None:
 
 def test_a_key_that_is_in_work_or_came_back_in_a_full_queue(service: QueueService) -> None:
     """What is replaced gets the key of one in work; one that came back keeps its key taken."""
-    settings = {"unique": "waiting", "queue_limit": 2, "when_full": "replace"}
+    settings: dict[str, Any] = {"unique": "waiting", "queue_limit": 2, "when_full": "replace"}
     queue = service.create_queue("jobs", **settings)
     queue.publish(1, key="a")
     [first] = queue.consume()
