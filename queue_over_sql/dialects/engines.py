@@ -61,8 +61,10 @@ _CONNECT_SECONDS: Final = 10
 _PYMYSQL: Mapping[str, Any] = dict.fromkeys(
     ("connect_timeout", "read_timeout", "write_timeout"), _CONNECT_SECONDS
 )
-# READ COMMITTED avoids gap locks between claims, handlers and publishers.
+# Whatever the server's default is: READ COMMITTED avoids gap locks between claims, handlers and
+# publishers, and a handler's ack must see that the lease of its message was renewed meanwhile.
 _OWN_OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "postgresql": {"isolation_level": "READ COMMITTED"},
     "mysql": {"isolation_level": "READ COMMITTED"},
     "mariadb": {"isolation_level": "READ COMMITTED"},
 }

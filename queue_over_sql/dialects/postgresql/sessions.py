@@ -76,6 +76,10 @@ class PostgreSQLSessions(EngineSessions):
         if self._plans_by_index(connection):
             run_text(connection, _AS_USUAL)
 
+    def begin(self, connection: Connection) -> None:
+        """At READ COMMITTED, because what is read after a lock must be newer than the lock."""
+        run_text(connection, "BEGIN ISOLATION LEVEL READ COMMITTED")
+
     @contextlib.contextmanager
     def scanning(self, connection: Connection) -> Iterator[None]:
         if direct_calls(connection) is None or not self._plans_by_index(connection):
