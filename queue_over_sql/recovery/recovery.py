@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 import time
@@ -36,7 +37,7 @@ from queue_over_sql.recovery.unreadable_rows import UnreadableRows
 from queue_over_sql.settling.operations import release, restore
 from queue_over_sql.settling.settlements import Settlements
 from queue_over_sql.sql.operation import Operation
-from queue_over_sql.statements.operations import change_by_ids
+from queue_over_sql.statements.operations import apart, change_by_ids
 from queue_over_sql.statements.parameters import batches
 from queue_over_sql.statements.requests import Disposition, Settlement
 from queue_over_sql.values.backoff import RateLimit
@@ -93,6 +94,8 @@ class Recovery:
         self._context = context
         self._settlements = Settlements(context, lambda _: None)
         self.unreadable = UnreadableRows(context)
+        # What the database refused to give back, so that this is logged once.
+        self._refused: set[int] = set()
         # Limits how often a short claim recovers messages; a pass of the reaper delays it.
         self.pace = RateLimit(context.service.reaper_seconds, ready=False)
         # When rows were looked through for edited claims, and up to which.
@@ -458,10 +461,16 @@ class Recovery:
             restore_some = Operation(
                 lambda c: self._restored(c, look(c, limit=BATCH), reason), atomic=True
             )
+            careful = context.was_refused
             # Failures that cannot be written keep no message waiting.
-            found, told, spent, restored = self._settlements.attempts.run(
-                restore_some, context.run, lambda done: done[1]
-            )
+            try:
+                found, told, spent, restored = self._settlements.attempts.run(
+                    restore_some, context.run, lambda done: done[1]
+                )
+            except QueueError as error:
+                if careful or not self._settlements.refuses_row(error):
+                    raise
+                continue
             yield ReaperReport(restored=restored)
             buried: list[int] = []
             if spent:
@@ -516,14 +525,42 @@ class Recovery:
             group.setdefault((found.claim, text), []).append(found.message_id)
         told: list[Failure] = []
         for settlement in _settlements(counted):
-            told += _lost(dead, settlement, restore(connection, sql, settlement))
+            told += _lost(dead, settlement, self._given_back(connection, settlement, restore))
         released = sum(
-            len(release(connection, sql, settlement)) for settlement in _settlements(not_begun)
+            len(self._given_back(connection, settlement, release))
+            for settlement in _settlements(not_begun)
         )
-        most = context.settings.max_attempts
+        once_more = partial(restore, max_attempts=context.settings.max_attempts)
         for settlement in _settlements(forgiven):
-            told += _lost(dead, settlement, restore(connection, sql, settlement, most))
+            told += _lost(dead, settlement, self._given_back(connection, settlement, once_more))
         return len(dead), told, spent, len(told) + released
+
+    def _given_back(
+        self, connection: Connection, settlement: Settlement, give: Callable[..., set[int]]
+    ) -> set[int]:
+        """As ``give``; what the database refuses to change stays, and keeps no other waiting."""
+        context, sql = self._context, self._context.sql
+        if not context.was_refused:
+            return give(connection, sql, settlement)
+        context.dialect.sessions.lock_for_writing(connection, sql)
+
+        def give_some(ids: Sequence[int]) -> set[int]:
+            return give(connection, sql, dataclasses.replace(settlement, ids=ids))
+
+        def leave(ids: Sequence[int], reason: str) -> None:
+            for message_id in set(ids) - self._refused:
+                _log.error(
+                    "Message %d of queue %s stays claimed, because the database refused to give it "
+                    "back: %s. Mend what refuses it: then it comes back by itself.",
+                    message_id,
+                    context.name,
+                    visible(reason, keep=""),
+                    extra={"queue": context.name, "message_id": message_id},
+                )
+            self._refused.update(ids)
+
+        given, _ = apart(connection, sql, settlement.ids, give_some, leave)
+        return given
 
     def _buried(
         self, connection: Connection, dead: Sequence[DeadClaim], spent: _Groups

@@ -344,3 +344,34 @@ def test_what_a_trigger_of_the_users_refuses_is_held(
     assert held.available_at is None
     assert "fours" in str(held.last_error).lower()
     assert 7 == jobs.stats().done
+
+
+_BACK = "kind = 'four' AND attempt_count > 0 AND consumer_id IS NULL"
+_CHECK = f"ALTER TABLE queue_jobs ADD CONSTRAINT no_fours CHECK (kind IS NULL OR NOT ({_BACK}))"
+_TRIGGER = f"""CREATE TRIGGER no_fours BEFORE UPDATE ON queue_jobs
+    WHEN {_BACK.replace("kind", "NEW.kind").replace("attempt", "NEW.attempt")} BEGIN
+    SELECT RAISE(ABORT, 'no fours'); END""".replace("consumer_id", "NEW.consumer_id")
+
+
+@pytest.mark.default_on("sqlite", "postgresql")
+def test_what_cannot_be_given_back_keeps_no_other_claim_of_the_dead(
+    jobs: Queue, database: TestDatabase
+) -> None:
+    """It stays where it is, and comes back by itself once nothing refuses it any more."""
+    is_sqlite = database.engine == "sqlite"
+    _run(database, lambda c: c.exec_driver_sql(_TRIGGER if is_sqlite else _CHECK))
+    for number in (1, 4, 5):
+        jobs.publish(number, kind="four" if number == 4 else None, max_attempts=9)
+    assert 3 == len(jobs.consume(3, lease=0.05))
+    found: list[Any] = []
+
+    def come_back(count: int) -> bool:
+        found.extend(message.payload for message in jobs.consume(3))
+        return len(found) == count
+
+    wait_until(lambda: come_back(2))
+    assert [1, 5] == sorted(found)
+    undo = "TRIGGER no_fours" if is_sqlite else "TABLE queue_jobs DROP CONSTRAINT no_fours"
+    _run(database, lambda c: c.exec_driver_sql(f"{'DROP' if is_sqlite else 'ALTER'} {undo}"))
+    wait_until(lambda: come_back(3))
+    assert 4 == found[-1]
