@@ -80,6 +80,8 @@ class Features:
     """A queue's table refuses payloads that are not JSON."""
     doubtful_json: str | None = None
     """A regular expression that matches all invalid JSON that the table accepts."""
+    rounds_json: bool = False
+    """JSON functions return a whole number of more than 64 bits as a floating-point number."""
     counts_utf16: bool = False
     """The length of a text counts UTF-16 code units; an emoji has two."""
     nul_in_text: bool = True

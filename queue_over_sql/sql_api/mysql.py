@@ -87,7 +87,7 @@ _DEADLOCKS = """DECLARE CONTINUE HANDLER FOR 1213, 1020
     END IF;
     SET _again = TRUE;
   END;"""
-_ELEMENT = "JSON_EXTRACT(_payloads, _path)"
+_ELEMENT = "JSON_EXTRACT(_array, _path)"
 
 
 class MySQLForm(InstallForm):
@@ -215,6 +215,7 @@ class MySQLForm(InstallForm):
             **TEXTS,
             "behind_died": str(len(f"{CONSUMER_DIED} and ") + 1),
             "me": SQL_CLIENTS,
+            "rounds_json": str(self.site.dialect.features.rounds_json).upper(),
         }
 
     def _choices(self, template: str) -> str:

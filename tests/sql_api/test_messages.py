@@ -148,6 +148,28 @@ def test_a_batch_is_put_in_its_order(installed: QueueService, client: SqlClient)
     assert [] == client.put_all("[]")
 
 
+def test_whole_numbers_of_a_batch_are_kept_or_refused(
+    installed: QueueService, client: SqlClient
+) -> None:
+    """MySQL would round those of more than 64 bits; in a string digits are only text."""
+    kept = [2**63, 2**64 - 1, -(2**63), 0.5, '"\\' + "9" * 30, {"9" * 30: 0.5}]
+    client.put_all(json.dumps([*kept, 7]))
+    for large in (2**64, 10**25, -(2**63) - 1):
+        batch = json.dumps([1, {"n": [large]}])
+        if client.connection.dialect.name != "mysql":
+            client.put_all(batch)
+            kept += [1, {"n": [large]}]
+        else:
+            with pytest.raises(DBAPIError) as caught:
+                client.put_all(batch)
+            assert PAYLOAD == refusal(caught.value), large
+            client.put(json.dumps(large))
+            kept.append(large)
+    kept.insert(6, 7)
+    found = installed.queue("jobs").consume(20)
+    assert json.dumps(kept) == json.dumps([message.payload for message in found])
+
+
 def test_texts_and_bytes(installed: QueueService, client: SqlClient) -> None:
     """Text goes as it is, bytes as base64, both ways and in batches."""
     texts = installed.create_queue("texts", payload="text")

@@ -27,6 +27,7 @@ MYSQL: Final = Features(
     checks_json=True,
     # MariaDB accepts unknown escapes, and numbers that end with a point, as JSON.
     doubtful_json=r"\\[^\x22\\/bfnrtu]|[0-9]\.([^0-9]|$)",
+    rounds_json=True,
     session_seconds=OLDEST_SESSION,
     routines="psm",
 )
@@ -39,6 +40,7 @@ MARIADB: Final = dataclasses.replace(
     insert_returning=True,
     delete_returning=True,
     id_step=None,
+    rounds_json=False,
     replaces_routines=True,
 )
 

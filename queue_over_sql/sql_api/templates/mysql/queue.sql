@@ -61,10 +61,15 @@ BEGIN
   DECLARE _ids LONGTEXT <text> DEFAULT '';
   DECLARE _index INT DEFAULT 0;
   DECLARE _path VARCHAR(20) <text>;
+  -- MySQL reads a text anew for each item.
+  DECLARE _array JSON;
   IF NOT queue_over_sql_is_array(_payloads) THEN
     CALL queue_over_sql_refuse(31003, 'payloads_json must be a JSON array of at most 1,000 payloads.');
+  ELSEIF queue_over_sql_rounds(_payloads) THEN
+    CALL queue_over_sql_refuse(31004, 'MySQL would round a whole number of more than 64 bits in an array. Put it with put_message_in_queue.');
   END IF;
-  WHILE _index < JSON_LENGTH(_payloads) DO
+  SET _array = _payloads;
+  WHILE _index < JSON_LENGTH(_array) DO
     SET _path = CONCAT('$[', _index, ']');
     IF <not_strings> THEN
       CALL queue_over_sql_refuse(31004, 'The payloads of this queue must be JSON strings.');
