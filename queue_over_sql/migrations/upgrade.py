@@ -190,26 +190,42 @@ class Upgrader:
                 return False
             return not StoredSettings.read(found.name, found.settings).grouped
 
+        alters = partial(self._alters_for_groups, tables=tables)
+
         def do(connection: Connection) -> bool:
             dialect = self._connections.dialect
             with dialect.ddl.creating(connection, self._settings.schema):
                 if not lacks(connection):
                     return False
-                for table in (tables.live, tables.archive):
-                    lacking = ddl.missing(connection, table, dialect)
-                    for column in [each for each in lacking if each.name in COLUMNS_OF_GROUPS]:
-                        self._add(connection, column)
-                with dialect.ddl.waiting_briefly(connection):
-                    _check_alone(self._others(connection))
-                    ddl.create_indexes(connection, tables.live, dialect)
+                if alters(connection):
+                    self._alter_for_groups(connection, tables)
                 ddl.create_tables(connection, tables.only_with_rules, dialect)
                 record(connection)
                 return True
 
-        done = self._until_timeout(f"queue {tables.queue!r}", _TIMEOUT, do, lacks, "changed")
+        what = f"queue {tables.queue!r}"
+        done = self._until_timeout(what, _TIMEOUT, do, lacks, done="changed", alters=alters)
         if done:
             self._upgraded(system)
         return bool(done)
+
+    def _alters_for_groups(self, connection: Connection, tables: QueueTables) -> bool:
+        # A queue that had groups before has kept all that they need.
+        dialect = self._connections.dialect
+        if ddl.incomplete(connection, [tables.live, tables.archive], dialect):
+            return True
+        names = {str(index.name) for index in tables.live.indexes}
+        return not names <= dialect.ddl.index_names(connection, tables.live)
+
+    def _alter_for_groups(self, connection: Connection, tables: QueueTables) -> None:
+        dialect = self._connections.dialect
+        for table in (tables.live, tables.archive):
+            lacking = ddl.missing(connection, table, dialect)
+            for column in [each for each in lacking if each.name in COLUMNS_OF_GROUPS]:
+                self._add(connection, column)
+        with dialect.ddl.waiting_briefly(connection):
+            _check_alone(self._others(connection))
+            ddl.create_indexes(connection, tables.live, dialect)
 
     # -- the shared tables
 
@@ -321,7 +337,9 @@ class Upgrader:
         timeout: float,
         do: Callable[[Connection], T],
         lacks: Callable[[Connection], bool],
+        *,
         done: str = "upgraded",
+        alters: Callable[[Connection], bool] = lambda _: True,
     ) -> T | None:
         deadline = time.monotonic() + timeout
         self._leave()
@@ -329,7 +347,7 @@ class Upgrader:
             began = time.monotonic()
             try:
                 others = self._run(self._others)
-                if others != 0:
+                if others != 0 and self._run(alters):
                     # One of them may have done it, and be at work now.
                     if not self._run(lacks):
                         return None

@@ -156,6 +156,23 @@ def test_a_publish_with_a_group_finds_that_there_are_groups(
     assert [None, "g", "g"] == [message.group for message in known.messages().list()]
 
 
+@pytest.mark.engines("h2")
+@pytest.mark.threads("the database decides")
+def test_groups_are_turned_on_again_beside_others(
+    service: QueueService, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tables have kept what groups need, so nobody waits to be alone."""
+    queue = service.create_queue("jobs", group_limit=1)
+    service.create_queue("jobs", group_limit=None)
+    with engine.connect() as connection:
+        connection.execute(text("SELECT 1"))
+        monkeypatch.setattr(upgrade, "_TIMEOUT", 0.0)
+        service.create_queue("jobs", group_limit=2)
+    check_tables(queue, engine)
+    queue.publish(1, group="a")
+    assert ["a"] == [message.group for message in queue.consume()]
+
+
 @pytest.mark.threads("the database decides")
 def test_groups_are_turned_on_once(make_service: MakeService, engine: Engine) -> None:
     """Whoever comes second finds them, and its own settings are those that stay."""
