@@ -14,6 +14,7 @@ from typing import Any
 
 import pgmq
 import psycopg
+from psycopg.errors import QueryCanceled
 
 from scripts.benchmarks.contenders.peer import QUEUE, PostgresqlPeer
 from scripts.benchmarks.contenders.serving import number_of, serve
@@ -109,7 +110,7 @@ class Pgmq(PostgresqlPeer):
         while time.monotonic() < end:
             try:
                 rows = self._connection.execute(read, (_GROUPS, _VISIBILITY, batch)).fetchall()
-            except psycopg.errors.QueryCanceled:
+            except QueryCanceled:
                 self.cut_short = True
                 break
             if rows:
