@@ -144,7 +144,8 @@ def _publish_keyed(
             published, refused = None, error
         if published is not None:
             return published
-        existing = _live_by_key(connection, sql, key)
+        # If what had the key has ended, another one may have come back meanwhile.
+        existing = _live_by_key(connection, sql, key) or _came_back(connection, sql, key)
         if existing is None:
             continue
         if not sql.subject.frees_claimed_keys or existing.consumer_id is None:

@@ -53,6 +53,8 @@ class Item(NamedTuple):
         back: 1 if it came back from the archive: then it is behind all others.
         front: how often others were put in front before it was; 0 if never.
         due: when it was published, in seconds of the clock.
+        by: of the state of a group, the dead letter that blocks it.
+        returned: whether it was given back.
     """
 
     status: str = "ready"
@@ -62,13 +64,33 @@ class Item(NamedTuple):
     back: int = 0
     front: int = 0
     due: int = 0
+    by: str = ""
+    returned: bool = False
 
     def freed(self, status: str = "ready") -> Item:
         """The same in nobody's hands."""
-        return self._replace(status=status, holder=-1, ends=0)
+        returned = self.returned or self.holder >= 0
+        return self._replace(status=status, holder=-1, ends=0, returned=returned)
 
 
 State = Mapping[str, Item]
+
+
+def of_group(name: str) -> str:
+    """The label under which a state has what operators and dead letters did to a group.
+
+    Its status says whether it is paused or blocked, its attempts are its own limit, or 0.
+    """
+    return f"group {name}"
+
+
+PAUSED: Final = "paused"
+BLOCKED: Final = "blocked"
+
+
+def _marked(item: Item, mark: str, *, on: bool) -> Item:
+    marks = {*item.status.split()} - {"open", mark} | ({mark} if on else set())
+    return item._replace(status=" ".join(sorted(marks)) or "open")
 
 
 @dataclasses.dataclass
@@ -76,8 +98,13 @@ class World:
     """What one run is about.
 
     Attributes:
-        grouped: whether the queue keeps groups in order, one message of each in hand.
+        grouped: how many messages of a group may be in hand at once; 0: there are no groups.
+        ordered: whether groups are in order; then one claim may have several of a group.
+        blocks: whether a dead letter blocks its group.
         limit: how many messages of the queue may be in hand at once.
+        length: how many messages the queue may have until a publish replaces one.
+        waiting: whether only messages that wait keep their keys from others.
+        most_attempts: how often a message is tried.
         places: when each message was due first, and its id, once a consumer has seen it.
         ids: the id of each message.
         groups: the group of each message.
@@ -87,8 +114,13 @@ class World:
         cut: ends the session that a client uses; returns whether there was one to end.
     """
 
-    grouped: bool = False
+    grouped: int = 0
+    ordered: bool = True
+    blocks: bool = False
     limit: int | None = None
+    length: int | None = None
+    waiting: bool = False
+    most_attempts: int = 5
     places: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
     ids: dict[str, int] = dataclasses.field(default_factory=dict)
     groups: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -103,6 +135,18 @@ class World:
         due = round(message.scheduled_at.timestamp() * 1_000_000)
         self.places.setdefault(label, (due, message.id))
         return label
+
+    def labels(self, number: int) -> list[str]:
+        """The messages that have had an id: one that replaces another has that one's."""
+        return [label for label, each in self.ids.items() if each == number]
+
+    def failed(self, state: State, label: str, outcome: str) -> dict[str, Item]:
+        """What changes when a message becomes a dead letter."""
+        changed = {label: state[label].freed(outcome)}
+        name = of_group(self.groups.get(label, ""))
+        if self.blocks and name in state and not state[name].by:
+            changed[name] = _marked(state[name], BLOCKED, on=True)._replace(by=label)
+        return changed
 
     def place(self, label: str, item: Item) -> tuple[int, int, int, int]:
         """Where a message is in the order of the queue."""
@@ -178,7 +222,8 @@ def _seconds(call: Call) -> range:
     return range(first, last + 1, ADVANCE)
 
 
-LIVE: Final = ("ready", "delayed", "held", "claimed")
+WAITING: Final = ("ready", "delayed", "held")
+LIVE: Final = (*WAITING, "claimed")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,17 +232,21 @@ class Publish(Act):
 
     Attributes:
         ago: for how many seconds it has been due; None: due from now on.
+        replaces: whether it replaces the message that has its key.
     """
 
     label: str
     group: str | None = None
     key: str | None = None
     ago: float | None = None
+    replaces: bool = False
 
-    def run(self, hands: Hands, call: Call, connection: Connection | None = None) -> str:
+    def run(
+        self, hands: Hands, call: Call, connection: Connection | None = None
+    ) -> str | tuple[str, int]:
         options: dict[str, Any] = {} if self.group is None else {"group": self.group}
         if self.key is not None:
-            options["key"] = self.key
+            options |= {"key": self.key, "on_conflict": "replace" if self.replaces else "raise"}
         if self.ago is not None:
             options["at"] = datetime.now(UTC) - timedelta(seconds=self.ago)
         try:
@@ -205,44 +254,101 @@ class Publish(Act):
         except DuplicateKey:
             return "duplicate"
         hands.world.ids[self.label] = published.id
-        return "published"
+        return "published" if published.outcome == "created" else ("replaced", published.id)
 
     def follow(
         self, state: State, result: Any, call: Call, context: Context
     ) -> Iterator[dict[str, Item]]:
-        keys = context.world.keys
-        taken = self.key is not None and any(
-            keys.get(label) == self.key and item.status in LIVE for label, item in state.items()
-        )
-        if result == "published" and not taken:
-            for now in _seconds(call):
-                yield {**state, self.label: Item(due=now)}
-        # A transaction that has not ended may hold the key, too.
-        if result == "duplicate" and (taken or context.overlapped):
+        world = context.world
+        holders = [
+            label
+            for label, item in state.items()
+            if self.key is not None and world.keys.get(label) == self.key
+            if item.status in (WAITING if world.waiting else LIVE)
+        ]
+        # What came back after the publish had begun waits beside the new message.
+        beside = world.waiting and context.overlapped
+        sure = [label for label in holders if not (beside and state[label].returned)]
+        news = [Item(due=now) for now in _seconds(call)]
+        live = [item.status for item in state.values() if item.status in LIVE]
+        full = world.length is not None and len(live) >= world.length
+        # If all are in hand, one more is added.
+        full = full and any(status in WAITING for status in live)
+        # What has not ended may hold the key, or be one message less, or one more.
+        if result == "published" and not sure and (not full or context.overlapped):
+            yield from ({**state, self.label: new} for new in news)
+        elif result == "duplicate" and (holders or context.overlapped):
             yield dict(state)
+        elif isinstance(result, tuple):
+            left = [each for each in world.labels(result[1]) if each != self.label]
+            makes_room = not holders and world.length is not None and (full or context.overlapped)
+            for label in left:
+                item = state.get(label, Item("gone"))
+                if label in holders or (makes_room and item.status in WAITING):
+                    gone = {label: item.freed("gone")}
+                    yield from ({**state, **gone, self.label: new} for new in news)
 
     def touches(self, result: Any, world: World) -> frozenset[str]:
-        same = {label for label, key in world.keys.items() if key == self.key}
-        return frozenset({self.label, *same})
+        same = {
+            label for label, key in world.keys.items() if self.key is not None and key == self.key
+        }
+        replaced = world.labels(result[1]) if isinstance(result, tuple) else []
+        # It may have tried to replace any.
+        tried = world.ids if world.length is not None else ()
+        return frozenset({self.label, *same, *replaced, *tried})
 
 
 # -- claim, take
 
 
 def _claimable(state: State, world: World, now: int) -> list[str]:
-    """What a consumer may get at a time, in order."""
+    """What a consumer may get at a time, in order; of a group its next ones, one after another."""
     found = [key for key, item in state.items() if item.status == "ready" and item.due <= now]
     found.sort(key=lambda label: world.place(label, state[label]))
     if not world.grouped:
         return found
-    heads: dict[str, str] = {}
-    for label, item in state.items():
-        group = world.groups.get(label)
-        if group is not None and item.status in LIVE:
-            first = heads.setdefault(group, label)
-            if world.ids[label] < world.ids[first]:
-                heads[group] = label
-    return [each for each in found if heads.get(world.groups.get(each, ""), each) == each]
+    return [each for each in found if each not in _blocked(state, world, now)]
+
+
+def _in_group(state: State, world: World, name: str) -> list[str]:
+    live = [k for k, item in state.items() if world.groups.get(k) == name and item.status in LIVE]
+    return sorted(live, key=lambda label: (state[label].back, world.ids[label]))
+
+
+def _room(state: State, world: World, name: str) -> int:
+    """How many claims of a group may get something, besides those that have."""
+    own = state.get(of_group(name), Item("open"))
+    if own.status != "open":
+        return 0
+    in_hand = [each for each in _in_group(state, world, name) if state[each].status == "claimed"]
+    return (own.attempts or world.grouped) - len(in_hand)
+
+
+def _blocked(state: State, world: World, now: int) -> set[str]:
+    blocked: set[str] = set()
+    for name in {*world.groups.values()}:
+        waits = _room(state, world, name) <= 0
+        for label in _in_group(state, world, name):
+            item = state[label]
+            if item.status == "claimed":
+                continue
+            waits |= world.ordered and not (item.status == "ready" and item.due <= now)
+            if waits:
+                blocked.add(label)
+    return blocked
+
+
+def _keeps_groups(state: State, got: Sequence[str], claimable: list[str], world: World) -> bool:
+    """Whether what somebody gets of each group is the first of it, or no more than it may."""
+    for name in {world.groups[label] for label in got if label in world.groups}:
+        some = [label for label in got if world.groups.get(label) == name]
+        if world.ordered:
+            run = [each for each in _in_group(state, world, name) if each in claimable]
+            if some != run[: len(some)]:
+                return False
+        elif len(some) > _room(state, world, name):
+            return False
+    return True
 
 
 def _gets(state: State, got: Sequence[str], count: int, now: int, context: Context) -> bool:
@@ -252,12 +358,15 @@ def _gets(state: State, got: Sequence[str], count: int, now: int, context: Conte
     if not set(got) <= set(claimable):
         return False
     places = [world.place(label, state[label]) for label in got]
-    if places != sorted(places):
-        return False
     missed = [label for label in claimable if label not in got]
-    if len(got) == count and world.grouped:
-        # What its group blocked is due when it is woken: between groups there is no order.
-        missed = []
+    if world.grouped:
+        # What its group blocked is due when it is woken: between groups there is no order. Who got
+        # something need not look past what is blocked.
+        if not _keeps_groups(state, got, claimable, world):
+            return False
+        missed = [] if got else missed
+    elif places != sorted(places):
+        return False
     elif len(got) == count:
         missed = [each for each in missed if world.place(each, state[each]) < places[-1]]
     if world.limit is not None:
@@ -356,15 +465,26 @@ class Settle(Act):
         if any(settled != (state[label].holder == claim) for label, claim, settled in result):
             return
         for now in _seconds(call):
-            after = {label: self._after(state[label], now) for label, _, done in result if done}
-            yield {**state, **after}
+            after = dict(state)
+            for label, _, done in result:
+                if done:
+                    after |= self._after(after, label, now, context.world)
+            yield after
 
-    def _after(self, item: Item, now: int) -> Item:
+    def _after(self, state: State, label: str, now: int, world: World) -> dict[str, Item]:
+        item = state[label]
+        if self.verb == "reject":
+            return world.failed(state, label, "rejected")
+        if self.verb == "nack" and item.attempts >= world.most_attempts:
+            return world.failed(state, label, "failed")
+        return {label: self._kept(item, now)}
+
+    def _kept(self, item: Item, now: int) -> Item:
         if self.verb == "extend":
             return item._replace(ends=now + LEASE)
         if self.verb == "release":
             return item.freed()._replace(attempts=item.attempts - 1)
-        ends = {"ack": "gone", "nack": "delayed", "reject": "rejected"}
+        ends = {"ack": "gone", "nack": "delayed"}
         return item.freed(ends[self.verb])
 
     def touches(self, result: Any, world: World) -> frozenset[str]:
@@ -439,6 +559,11 @@ class Cut(Act):
         yield dict(state)
 
 
+def _some(labels: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    for count in range(len(labels) + 1):
+        yield from itertools.combinations(labels, count)
+
+
 @dataclasses.dataclass(frozen=True)
 class Restore(Act):
     """Give back the messages whose leases are over, as a pass of the reaper does."""
@@ -451,10 +576,15 @@ class Restore(Act):
     ) -> Iterator[dict[str, Item]]:
         for now in _seconds(call):
             over = [key for key, item in state.items() if item.holder >= 0 and item.ends <= now]
-            must = set(over) - context.touched
-            for some in itertools.combinations(over, result):
-                if must <= set(some):
-                    yield {**state, **{label: state[label].freed() for label in some}}
+            must, world = set(over) - context.touched, context.world
+            for some in _some(over):
+                # What was tried for the last time does not come back.
+                dead = [label for label in some if state[label].attempts >= world.most_attempts]
+                if must <= set(some) and len(some) - len(dead) == result:
+                    after = {**state, **{label: state[label].freed() for label in some}}
+                    for label in sorted(dead, key=lambda each: world.ids[each]):
+                        after |= world.failed(after, label, "failed")
+                    yield after
 
 
 # -- what operators do
@@ -533,11 +663,54 @@ class Requeue(Act):
         self, state: State, result: Any, call: Call, context: Context
     ) -> Iterator[dict[str, Item]]:
         item = state[self.label]
-        if result == (item.status == "rejected"):
-            yield {**state, self.label: Item(back=1) if result else item}
+        if result != (item.status in ("rejected", "failed")):
+            # It asks for what had ended when it began.
+            if not result and len(_seconds(call)) > 1:
+                yield dict(state)
+            return
+        after = dict(state)
+        name = of_group(context.world.groups.get(self.label, ""))
+        if result:
+            after[self.label] = Item(back=1)
+            if name in state and state[name].by == self.label:
+                after[name] = _marked(state[name], BLOCKED, on=False)._replace(by="")
+        yield after
 
     def touches(self, result: Any, world: World) -> frozenset[str]:
         return frozenset({self.label})
+
+
+@dataclasses.dataclass(frozen=True)
+class Group(Act):
+    """Pause or resume a group, let it go on after a dead letter, or give it a limit of its own.
+
+    Attributes:
+        verb: pause, resume, unblock or configure.
+        limit: of its own; 0: that of the queue.
+    """
+
+    name: str
+    verb: str
+    limit: int = 0
+
+    def run(self, hands: Hands, call: Call, connection: Connection | None = None) -> None:
+        options = {"limit": self.limit or None} if self.verb == "configure" else {}
+        getattr(hands.queue.groups[self.name], self.verb)(**options)
+
+    def follow(
+        self, state: State, result: Any, call: Call, context: Context
+    ) -> Iterator[dict[str, Item]]:
+        name = of_group(self.name)
+        item = state[name]
+        if self.verb == "configure":
+            yield {**state, name: item._replace(attempts=self.limit)}
+        elif self.verb == "unblock":
+            yield {**state, name: _marked(item, BLOCKED, on=False)._replace(by="")}
+        else:
+            yield {**state, name: _marked(item, PAUSED, on=self.verb == "pause")}
+
+    def touches(self, result: Any, world: World) -> frozenset[str]:
+        return frozenset(label for label, name in world.groups.items() if name == self.name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -567,9 +740,11 @@ class Observe(Act):
 
     def run(self, hands: Hands, call: Call, connection: Connection | None = None) -> Any:
         queue, world = hands.queue, hands.world
+        tables = core_of(queue).context.tables
         with hands.engine.connect() as own:
             live = list(own.execute(select(queue.table)))
             archived = list(own.execute(select(queue.archive.table)))
+            groups = list(own.execute(select(tables.groups))) if tables.grouped else []
         rows: list[tuple[str, Row]] = []
         for row in live:
             world.places.setdefault(row.kind, (row.scheduled_at, row.id))
@@ -583,6 +758,14 @@ class Observe(Act):
                 status = _status(row, row.available_at if parked_at is None else parked_at)
             rows.append((row.kind, Row(status, row.attempt_count, holder)))
         rows += [(row.kind, Row(row.outcome, row.attempt_count)) for row in archived]
+        found = {row.group_key: row for row in groups}
+        for name in {*world.groups.values()}:
+            marks = []
+            if name in found:
+                marks = [BLOCKED] if found[name].blocked_by is not None else []
+                marks += [PAUSED] if found[name].paused_at is not None else []
+            own_limit = (found[name].own_limit or 0) if name in found else 0
+            rows.append((of_group(name), Row(" ".join(marks) or "open", own_limit)))
         return tuple(sorted(rows, key=lambda each: each[0]))
 
     def follow(

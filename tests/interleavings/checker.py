@@ -19,7 +19,9 @@ from tests.interleavings.acts import (
     Exchange,
     Item,
     Restore,
+    Take,
     Transaction,
+    of_group,
 )
 
 if TYPE_CHECKING:
@@ -45,7 +47,8 @@ class Checker:
         start: Iterable[str],
     ) -> None:
         self._calls = calls
-        self._start = {label: Item() for label in start}
+        groups = {of_group(name): Item("open") for name in world.groups.values()}
+        self._start = {label: Item() for label in start} | groups
         self._contexts = {call.number: self._context(call, world) for call in calls}
         self._failed: set[tuple[frozenset[int], frozenset[tuple[str, Item]]]] = set()
 
@@ -103,10 +106,13 @@ class Checker:
         if other.result == FAILED:
             return frozenset(world.ids)
         touched: frozenset[str] = other.act.touches(other.result, world)
+        acts = other.act.acts if isinstance(other.act, Transaction) else (other.act,)
         if isinstance(other.act, Restore):
             # All that was ever claimed.
             further = [each for each in self._calls if each is not call]
-        elif isinstance(other.act, Claim | Exchange) and (world.grouped or world.limit):
+        elif any(isinstance(each, Claim | Exchange | Take) for each in acts) and (
+            world.grouped or world.limit
+        ):
             # Such a claim may lock whatever it looks at, to see what else of a group is there.
             return frozenset(world.ids)
         elif isinstance(other.act, Claim | Exchange | Transaction):

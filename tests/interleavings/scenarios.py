@@ -12,6 +12,7 @@ from tests.interleavings.acts import (
     Delete,
     Edit,
     Exchange,
+    Group,
     Publish,
     Requeue,
     Restore,
@@ -41,8 +42,15 @@ class Scenario:
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-GROUPS: Final = {"group_limit": 1}
+GROUPS: Final[Mapping[str, Any]] = {"group_limit": 1}
 IN_GROUPS: Final = (Publish("1", "x"), Publish("2", "x"), Publish("3", "y"))
+LONG_DUE: Final = (
+    Publish("1", "x", ago=100),
+    Publish("2", "y", ago=90),
+    Publish("3", "x", ago=80),
+    Publish("4", "y", ago=70),
+)
+"""What its group blocks is parked by the first claim that meets it."""
 ack, nack, release = Settle("ack"), Settle("nack"), Settle("release")
 reject, extend = Settle("reject"), Settle("extend")
 
@@ -114,6 +122,58 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         {"a": [Claim(), reject, Claim()], "b": [Delete("1"), Claim()], "c": [Edit("2", "hold")]},
         IN_GROUPS,
         GROUPS,
+    ),
+    "an exchange of first messages": Scenario(
+        {"a": [Claim(2), Exchange(2), ack], "b": [Claim(), release], "c": [Publish("5", "x")]},
+        LONG_DUE,
+        GROUPS,
+    ),
+    "a late first message of a group": Scenario(
+        {
+            "a": [Claim(), Transaction((Take(), ack), "REPEATABLE READ")],
+            "b": [Transaction((Publish("2", "x", ago=50),))],
+            "c": [Publish("3", "x", ago=40), Claim(), nack],
+        },
+        [Publish("1", "y", ago=100)],
+        GROUPS,
+    ),
+    "a last attempt blocks a group": Scenario(
+        {
+            "a": [Claim(), nack],
+            "b": [Advance(), Restore(), Claim()],
+            "c": [Requeue("1"), Group("x", "unblock"), Claim()],
+        },
+        LONG_DUE[:3],
+        {**GROUPS, "block_on_failure": True, "max_attempts": 1},
+    ),
+    "groups without order and operators": Scenario(
+        {
+            "a": [Claim(2), ack, Claim()],
+            "b": [Group("x", "pause"), Group("x", "configure", 1), Group("x", "resume")],
+            "c": [Claim(), release, Group("x", "configure", 3)],
+        },
+        [
+            Publish(label, "x", ago=ago)
+            for label, ago in zip("1234", (100, 90, 80, 70), strict=True)
+        ],
+        {"group_limit": 2, "group_order": "any"},
+    ),
+    "one key of those that wait": Scenario(
+        {
+            "a": [Claim(), release],
+            "b": [Publish("2", key="k"), Claim(), ack],
+            "c": [Publish("3", key="k", replaces=True)],
+        },
+        [Publish("1", key="k")],
+        {"unique": "waiting"},
+    ),
+    "one key in a full queue": Scenario(
+        {
+            "a": [Claim(), release],
+            "b": [Publish("3", key="k")],
+            "c": [Publish("4", key="k"), Claim(), ack],
+        },
+        settings={"max_length": 2, "when_full": "replace"},
     ),
     "a limit": Scenario(
         {"a": [Claim(), ack], "b": [Claim(), release], "c": [Claim(2)], "d": [Publish("3")]},

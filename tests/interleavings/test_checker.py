@@ -12,8 +12,10 @@ from tests.interleavings.acts import (
     Cut,
     Edit,
     Exchange,
+    Group,
     Observe,
     Publish,
+    Requeue,
     Restore,
     Row,
     Settle,
@@ -188,3 +190,61 @@ def test_it_knows_the_rules_of_groups_and_limits() -> None:
     assert _is_explained([first, nothing], limit=1)
     assert not _is_explained([first, second], limit=1)
     assert not _is_explained([nothing], limit=1)
+
+
+def test_it_knows_what_operators_and_dead_letters_do_to_groups() -> None:
+    """What stops a group, what lets it go on, and how many of it may be in hand."""
+    rules: dict[str, Any] = {"grouped": 1, "groups": {"1": "x", "2": "x"}, "blocks": True}
+    pause: History = [("a", Group("x", "pause"), None, 1, 1)]
+    nothing, first = ("b", Claim(), (), 5, 5), ("b", Claim(), TOLD, 5, 5)
+    resumed: History = [*pause, ("a", Group("x", "resume"), None, 2, 2)]
+    assert _is_explained([*pause, nothing], **rules)
+    assert not _is_explained([*pause, first], **rules)
+    assert not _is_explained([*resumed, nothing], **rules)
+
+    dead: History = [
+        ("a", Claim(), TOLD, 1, 1),
+        ("a", Settle("reject"), (("1", 0, True),), 2, 2),
+    ]
+    behind = ("b", Claim(), (("2", 1),), 5, 5)
+    for verb in (Group("x", "unblock"), Requeue("1")):
+        let_go: History = [*dead, ("c", verb, 1 if isinstance(verb, Requeue) else None, 3, 3)]
+        assert _is_explained([*let_go, behind], **rules)
+        assert not _is_explained([*let_go, nothing], **rules)
+    assert _is_explained([*dead, nothing], **rules)
+    assert not _is_explained([*dead, behind], **rules)
+
+    tried: History = [("a", Claim(), TOLD, 1, 1), ("b", Advance(), None, 2, 2)]
+    for restored in (0, 1):
+        last: History = [*tried, ("b", Restore(), restored, 3, 3)]
+        assert _is_explained([*last, nothing], clock=3, most_attempts=1, **rules) != restored
+
+    rules = {"grouped": 2, "ordered": False, "groups": {"1": "x", "2": "x", "3": "x"}}
+    second: History = [("a", Claim(), TOLD, 1, 1), behind]
+    third = ("c", Claim(), (("3", 1),), 6, 6)
+    assert _is_explained(second, start="123", **rules)
+    assert not _is_explained([*second, third], start="123", **rules)
+    for limit in (1, 2, 3):
+        own: History = [("d", Group("x", "configure", limit), None, 0, 0)]
+        assert _is_explained([*own, *second], start="123", **rules) == (limit > 1)
+        assert _is_explained([*own, *second, third], start="123", **rules) == (limit > 2)
+
+
+def test_it_knows_who_has_a_key_and_what_a_full_queue_replaces() -> None:
+    """A holder loses what is replaced; what waits keeps its key, or what is in hand does, too."""
+    keys = {"1": "k", "3": "k"}
+    claimed = ("a", Claim(), TOLD, 1, 1)
+    new, replacing = Publish("3", key="k"), Publish("3", key="k", replaces=True)
+    for waiting in (True, False):
+        rules: dict[str, Any] = {"keys": keys, "waiting": waiting}
+        assert not _is_explained([("b", new, "published", 2, 2)], **rules)
+        assert _is_explained([claimed, ("b", new, "published", 2, 2)], **rules) == waiting
+        assert _is_explained([claimed, ("b", new, "duplicate", 2, 2)], **rules) != waiting
+        lost: History = [claimed, ("b", replacing, ("replaced", 1), 2, 2)]
+        for told in (True, False):
+            end = ("a", ack, (("1", 0, told),), 3, 3)
+            assert _is_explained([*lost, end], **rules) == (not waiting and not told)
+    full: dict[str, Any] = {"length": 2}
+    assert _is_explained([("b", Publish("3"), ("replaced", 2), 1, 1)], **full)
+    assert not _is_explained([("b", Publish("3"), "published", 1, 1)], **full)
+    assert not _is_explained([claimed, ("b", Publish("3"), ("replaced", 1), 2, 2)], **full)

@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 from unittest import mock
 
-from sqlalchemy import create_engine, delete
+from sqlalchemy import create_engine, delete, update
 
 from queue_over_sql import QueueService
 from queue_over_sql.claiming.group_walk import GroupWalk
@@ -16,8 +16,11 @@ from queue_over_sql.testing import Clock
 from tests.interleavings import gates
 from tests.interleavings.acts import (
     ADVANCE,
+    BLOCKED,
     LEASE,
+    PAUSED,
     Claim,
+    Group,
     Hands,
     Observe,
     Publish,
@@ -25,6 +28,7 @@ from tests.interleavings.acts import (
     Settle,
     Transaction,
     World,
+    of_group,
 )
 from tests.interleavings.checker import Checker
 from tests.interleavings.stepping import (
@@ -39,7 +43,7 @@ from tests.interleavings.stepping import (
 from tests.interleavings.waits import Waits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from queue_over_sql import Queue
     from queue_over_sql.claiming.claimer import Claimer
@@ -58,6 +62,7 @@ _BY_THE_CLOCK: Final = (
     "claiming.low_watermark._LOADED_PAUSE",
 )
 _TOGETHER: Final = 10
+_MARKS: Final = {"resume": PAUSED, "unblock": BLOCKED}
 _AFTER: Final = 1_000_000
 
 
@@ -88,6 +93,7 @@ class Theatre:
         self.is_all = False
         """Whether the last schedules that were asked for are all that there are."""
         self._queues: dict[tuple[str, str], Queue] = {}
+        self._titles: dict[str, str] = {}
 
     def play(self, scenario: Scenario, choose: Callable[[tuple[str, ...]], str]) -> Run:
         """Play one schedule.
@@ -137,7 +143,8 @@ class Theatre:
     # -- the beginning
 
     def _queue(self, name: str, scenario: Scenario) -> Queue:
-        title = "jobs" + "".join(f"_{key}" for key in scenario.settings)
+        rules = "".join(f"_{key}_{rule}" for key, rule in scenario.settings.items())
+        title = self._titles.setdefault(rules, f"jobs_{len(self._titles)}")
         key = title, name
         if key not in self._queues:
             service = self._services[name]
@@ -153,11 +160,15 @@ class Theatre:
         self._clock._time.microseconds = 0
         queue = self._queue("z", scenario)
         queue.purge(claimed=True)
+        groups = core_of(queue).context.tables.groups
         with self._engine.begin() as connection:
             connection.execute(delete(queue.archive.table))
+            if groups is not None:
+                plain = {"paused_at": None, "blocked_by": None, "own_limit": None}
+                connection.execute(update(groups).values(plain))
         for name in self._services:
             _forget(core_of(self._queue(name, scenario)).claimer)
-        world = World("group_limit" in scenario.settings, scenario.settings.get("queue_limit"))
+        world = _world(scenario.settings)
         world.advance, world.cut = self._advance, self._cut
         everything = [*scenario.start]
         for acts in scenario.programs.values():
@@ -195,12 +206,29 @@ class Theatre:
             call.result = act.run(hands, call)
             return call.result
 
-        make(Observe())
+        left = make(Observe())
         self._advance()
         make(Restore())
+        for name in {*world.groups.values()}:
+            # What still waits then nobody would ever get.
+            for verb in ("resume", "unblock"):
+                if _MARKS[verb] in dict(left)[of_group(name)].status:
+                    make(Group(name, verb))
         while make(Claim(together)):
             make(Settle("ack"))
         make(Observe())
+
+
+def _world(settings: Mapping[str, Any]) -> World:
+    return World(
+        grouped=settings.get("group_limit", 0),
+        ordered=settings.get("group_order", "fifo") == "fifo",
+        blocks=settings.get("block_on_failure", False),
+        limit=settings.get("queue_limit"),
+        length=settings.get("max_length"),
+        waiting=settings.get("unique") == "waiting",
+        most_attempts=settings.get("max_attempts", 5),
+    )
 
 
 def _parts(act: Act) -> Iterator[Act]:
