@@ -744,7 +744,9 @@ class Observe(Act):
         with hands.engine.connect() as own:
             live = list(own.execute(select(queue.table)))
             archived = list(own.execute(select(queue.archive.table)))
-            groups = list(own.execute(select(tables.groups))) if tables.grouped else []
+            groups: list[Any] = []
+            if tables.groups is not None:
+                groups = list(own.execute(select(tables.groups)))
         rows: list[tuple[str, Row]] = []
         for row in live:
             world.places.setdefault(row.kind, (row.scheduled_at, row.id))
