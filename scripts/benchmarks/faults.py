@@ -207,8 +207,8 @@ def section() -> str:
         "- A process that stands still within a transaction keeps its locks: on SQLite the file,",
         "  elsewhere the rows that it acks just then. Others wait until it goes on or dies.",
         "- The clocks of SQLite and H2 cannot be stepped without the timers of their processes;",
-        "  `tests/contract/test_clocks.py` has what happens then. Not had here: Galera's",
-        "  certification failures, failover of H2, unplanned failover of MySQL and MariaDB.",
+        "  `tests/contract/test_clocks.py` has what happens then. `tests/chaos/test_galera.py` has",
+        "  two nodes of Galera. Not had here: failover of H2, unplanned failover of MySQL.",
         "",
     ]
     published = sum(
