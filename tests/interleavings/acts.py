@@ -105,6 +105,8 @@ class World:
         length: how many messages the queue may have until a publish replaces one.
         waiting: whether only messages that wait keep their keys from others.
         most_attempts: how often a message is tried.
+        overruns: whether a claim that finds too few locks the message behind what it looked for,
+            too, as InnoDB does.
         places: when each message was due first, and its id, once a consumer has seen it.
         ids: the id of each message.
         groups: the group of each message.
@@ -121,6 +123,7 @@ class World:
     length: int | None = None
     waiting: bool = False
     most_attempts: int = 5
+    overruns: bool = False
     places: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
     ids: dict[str, int] = dataclasses.field(default_factory=dict)
     groups: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -381,6 +384,11 @@ def _gets(state: State, got: Sequence[str], count: int, now: int, context: Conte
     return all(label in excused or world.groups.get(label) in groups for label in missed)
 
 
+def _read(world: World, got: Sequence[str], count: int) -> frozenset[str]:
+    """What a claim may have locked that got these."""
+    return frozenset(world.ids if world.overruns and len(got) < count else got)
+
+
 @dataclasses.dataclass(frozen=True)
 class Claim(Act):
     """Claim the next messages; the client then has these in its hands."""
@@ -407,7 +415,7 @@ class Claim(Act):
             yield {**state, **claimed}
 
     def touches(self, result: Any, world: World) -> frozenset[str]:
-        return frozenset(label for label, _ in result)
+        return _read(world, [label for label, _ in result], self.count)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -428,7 +436,7 @@ class Take(Act):
             yield {**state, **{label: state[label].freed("gone") for label in result}}
 
     def touches(self, result: Any, world: World) -> frozenset[str]:
-        return frozenset(result)
+        return _read(world, result, self.count)
 
 
 # -- settle
@@ -522,7 +530,7 @@ class Exchange(Act):
                 yield after
 
     def touches(self, result: Any, world: World) -> frozenset[str]:
-        return Settle("ack").touches(result[0], world) | Claim().touches(result[1], world)
+        return Settle("ack").touches(result[0], world) | Claim(self.count).touches(result[1], world)
 
 
 # -- the clock, and what expires
@@ -831,7 +839,8 @@ class Transaction(Act):
         yield from states
 
     def touches(self, result: Any, world: World) -> frozenset[str]:
-        touched = [
-            act.touches(told, world) for act, told in zip(self.acts, result[1], strict=False)
-        ]
+        if len(result[1]) < len(self.acts):
+            # One that did not end does not say what it has locked.
+            return frozenset(world.ids)
+        touched = [act.touches(told, world) for act, told in zip(self.acts, result[1], strict=True)]
         return frozenset().union(*touched)

@@ -170,6 +170,7 @@ class Theatre:
             _forget(core_of(self._queue(name, scenario)).claimer)
         world = _world(scenario.settings)
         world.advance, world.cut = self._advance, self._cut
+        world.overruns = self._kind in {"mysql", "mariadb"}
         everything = [*scenario.start]
         for acts in scenario.programs.values():
             for act in acts:
