@@ -148,7 +148,10 @@ class Machine(RuleBasedStateMachine):
             self.services[0].drop_queue(name)
         for service in self.services:
             service.create_queue("dead")
-            service.create_queue("jobs", **self.made)
+            if service is self.services[0] and self.engine.dialect.name == "h2":
+                # It adds what groups need only while nobody else is connected.
+                service.create_queue("jobs", **{**self.made, "group_limit": 1})
+            service.create_queue("jobs", **{"group_limit": None, **self.made})
         self.services[0].create_topic("all").subscribe("jobs", "#")
         self.queues: list[Queue] = [service.queue("jobs") for service in self.services]
         for queue in self.queues:
@@ -1054,7 +1057,6 @@ def test_a_few_orders_of_acts_keep_the_promises(make_service: MakeService, engin
 
 @pytest.mark.full
 @pytest.mark.threads("the operations are the same on an event loop")
-@pytest.mark.engines("sqlite", "postgresql", "mysql", "mariadb")
 @pytest.mark.timeout(900)
 def test_any_order_of_acts_keeps_the_promises(make_service: MakeService, engine: Engine) -> None:
     """Many orders, and on servers."""
