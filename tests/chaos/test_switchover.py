@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import create_engine, make_url
+from sqlalchemy import MetaData, Table, create_engine, delete, insert, make_url, select
 
 from queue_over_sql import DatabaseRefused, DatabaseUnavailable, QueueService
 from queue_over_sql.testing.servers import MariadbServer, MysqlServer, PostgresqlServer
@@ -82,12 +82,28 @@ def pair(engine_name: str) -> Iterator[Pair]:
             urls.append((root, app))
         (old_root, old), (new_root, new) = urls
         execute(new_root, "SET GLOBAL read_only = 1")
-        yield Pair(
-            old,
-            new,
-            lambda: execute(old_root, "SET GLOBAL read_only = 1"),
-            lambda: execute(new_root, "SET GLOBAL read_only = 0"),
-        )
+
+        def promote() -> None:
+            # Else a reaper takes the claims of consumers that the new server does not know.
+            copy_consumers(old_root, new_root)
+            execute(new_root, "SET GLOBAL read_only = 0")
+
+        yield Pair(old, new, lambda: execute(old_root, "SET GLOBAL read_only = 1"), promote)
+
+
+def copy_consumers(old: str, new: str) -> None:
+    """Do for the consumers what replication does."""
+    with contextlib.ExitStack() as stack:
+        engines = [create_engine(url) for url in (old, new)]
+        for engine in engines:
+            stack.callback(engine.dispose)
+        consumers = Table("queue_over_sql_consumers", MetaData(), autoload_with=engines[0])
+        with engines[0].connect() as connection:
+            rows = connection.execute(select(consumers)).mappings().all()
+        with engines[1].begin() as connection:
+            connection.execute(delete(consumers))
+            if rows:
+                connection.execute(insert(consumers), [dict(row) for row in rows])
 
 
 @pytest.mark.engines("postgresql", "mysql", "mariadb")
