@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from queue_over_sql.attempts import LOST, Failure, prune_attempts
-from queue_over_sql.errors import Locked, QueueError, visible
+from queue_over_sql.errors import DatabaseRefused, Locked, QueueError, visible
 from queue_over_sql.groups.blocking import find_blocked_by_nothing, unblock_all
 from queue_over_sql.groups.repair import Place, find_broken, remove_idle, repair
 from queue_over_sql.groups.strategy import GroupRules
@@ -548,6 +548,8 @@ class Recovery:
             return give(connection, sql, dataclasses.replace(settlement, ids=ids))
 
         def leave(ids: Sequence[int], reason: str) -> None:
+            # It may be one that cannot be read.
+            self.unreadable.note(DatabaseRefused(reason))
             for message_id in set(ids) - self._refused:
                 _log.error(
                     "Message %d of queue %s stays claimed, because the database refused to give it "
