@@ -122,7 +122,7 @@ class Theatre:
         """Play every schedule of a scenario, or so many of them by seed if there are more."""
         self.is_all = how_many(self.rehearse(scenario)) <= most
         if self.is_all:
-            yield from every(lambda begins: self.repeat(scenario, begins))
+            yield from every(lambda begins: self.play(scenario, following(begins, strictly=False)))
             return
         for seed in range(most):
             yield self.play(scenario, by_seed(seed))
