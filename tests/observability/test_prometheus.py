@@ -115,7 +115,8 @@ def test_what_is_counted(make_service: MakeService, registry: CollectorRegistry)
 
 def test_what_the_database_holds(make_service: MakeService, registry: CollectorRegistry) -> None:
     """On each engine, of each queue and of the consumers; one look serves many scrapes."""
-    service = make_service()
+    # Long enough for a busy machine.
+    service = make_service(consumer_timeout=30.0)
     queue = use(service)
     service.create_queue("empty").pause()
     collector = DatabaseCollector(service, seconds=3600)
