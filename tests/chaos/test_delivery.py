@@ -97,6 +97,17 @@ def finish(consumers: Sequence[Process]) -> None:
         assert 0 == process.join()
 
 
+def finish_all(load: Load, consumers: Sequence[Process], sql: Engine) -> None:
+    """Wait until the consumers have finished every message, and stop them."""
+    eventually(
+        lambda: all_alive(consumers) and archived_count(sql) >= load.count,
+        "every message in the archive",
+        within=150,
+        every=0.2,
+    )
+    finish(consumers)
+
+
 @loads
 @pytest.mark.default_on("sqlite", "postgresql")
 def test_processes_get_each_message_once(
@@ -116,13 +127,7 @@ def test_processes_get_each_message_once(
     for process in consumers:
         process.tell("go")
     publish_late(queue, load.late_tokens)
-    eventually(
-        lambda: all_alive(consumers) and archived_count(sql) >= load.count,
-        "every message in the archive",
-        within=150,
-        every=0.2,
-    )
-    finish(consumers)
+    finish_all(load, consumers, sql)
 
     account = crew.account()
     check_exactly_once(load, account, sql)

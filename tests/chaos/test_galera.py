@@ -21,7 +21,6 @@ from queue_over_sql import QueueNotFound, QueueService
 from queue_over_sql.testing.servers import MariadbServer
 from queue_over_sql.testing.servers.process import free_port
 from tests.chaos.account import (
-    archived_count,
     archived_tokens,
     create_effects,
     effects,
@@ -29,7 +28,7 @@ from tests.chaos.account import (
 )
 from tests.chaos.proxy import Proxy
 from tests.chaos.roles import consumer, steady
-from tests.chaos.test_delivery import Load, all_alive, check_exactly_once, finish, payloads
+from tests.chaos.test_delivery import Load, check_exactly_once, finish, finish_all, payloads
 from tests.waiting import eventually
 
 if TYPE_CHECKING:
@@ -166,13 +165,7 @@ def test_consumers_of_two_nodes_get_each_message_once(nodes: tuple[Node, Node], 
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(publish_all, queues, (late[::2], late[1::2])))
     with looking(nodes[0]) as sql:
-        eventually(
-            lambda: all_alive(consumers) and archived_count(sql) >= LOAD.count,
-            "every message in the archive",
-            within=120,
-            every=0.2,
-        )
-        finish(consumers)
+        finish_all(LOAD, consumers, sql)
         check_exactly_once(LOAD, crew.account(), sql)
     for service in services:
         service.stop()
