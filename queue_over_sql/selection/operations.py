@@ -416,8 +416,8 @@ def _change(
     tables: QueueTables = sql.subject
     if tables.expressions.id_index_hint() is None:
         return _change_those(connection, sql, statement, wanted)
-    # Such an engine locks every row that a change reads. Nobody could claim any message before the
-    # transaction ends. What is read first locks nothing.
+    # Such an engine locks every row that a change reads, so consumers would get no message until
+    # this transaction ends. A plain SELECT locks nothing, and finds the ids first.
     found = select(tables.live.c.id).where(*wanted)
     with tables.dialect.sessions.scanning(connection):
         ids = sorted(connection.execute(found).scalars())

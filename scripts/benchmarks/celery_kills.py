@@ -605,10 +605,11 @@ _ABOUT: Final = {
     "stops": """\
 {strikes} times SIGTERM to one worker and a new one in its place, while a fifth of the tasks are
 retried after 1 s, a fifth have a `countdown` of 2 to 9 s, and a fifth belong to chords of 10.
-Those beyond had begun just before the stop. The prefork pool of Celery (`AsynPool.flush`) then
-forgets what a child has and whose start it has not read, so that nobody acks it. If nothing else
-runs it does not read the result either, and the child waits 30 s for that; a worker that had not
-ended by then was killed. So it is with Redis, too: no transport hears of such a task.""",
+Those beyond had begun just before the stop. A child tells the pool of Celery that it begins a
+task. At a stop the pool forgets each task of which it has not read that yet (`AsynPool.flush`), so
+nobody acks it. If nothing else runs, the pool reads no result either, and the child waits 30 s for
+that; a worker that had not ended by then was killed. No transport hears of such a task, nor does
+that of Redis.""",
 }
 
 

@@ -181,7 +181,7 @@ def test_a_killed_node_takes_no_message_with_it(nodes: tuple[Node, Node], crew: 
         create_effects(sql)
 
         def made() -> list[str]:
-            # The first node serves nobody until it knows that the other one is gone.
+            # The first node refuses statements until it has found out that the other one is gone.
             with contextlib.suppress(DBAPIError):
                 return [token for token, _ in effects(sql)]
             return []

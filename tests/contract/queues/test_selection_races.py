@@ -244,7 +244,7 @@ def test_an_edit_that_has_not_ended_keeps_nobody_from_other_messages(
 ) -> None:
     """Neither consumers nor publishers, at the isolation that the caller's engine has by default.
 
-    InnoDB locks every row that an UPDATE reads to find its own. Nobody got any message.
+    InnoDB locks every row that an UPDATE reads. So an edit of one message hid all others.
     """
     service = make_service()
     for name, edit in {**EDITS, "unhold": unhold}.items():
