@@ -6,7 +6,7 @@ fast
 default
     fast, and what the other databases decide, short kills, the dashboard in a browser,
     Spark's core. CI runs this one. MySQL and MariaDB share a dialect, so what both decide is shown
-    by one of them (``TWINS``).
+    by one of them; what H2 decides, too, by one of the three (``IN_TURN``).
 full
     everything. What is marked ``timing`` runs by itself there.
 
@@ -23,9 +23,12 @@ TIERS = ("fast", "default", "full")
 OF_SPARK = ("tests/spark/", "tests/chaos/spark/", "tests/docs/", "tests/cli/test_spark")
 """Where ``scripts/test`` looks for tests of Spark, in a run of their own."""
 
-TWINS = ("mysql", "mariadb")
-"""The engines that take turns, test by test, in the earlier tiers; by the name of the test."""
-OF_TWINS = ("tests/contract/", "tests/chaos/")
+IN_TURN = (("mysql", "mariadb", "h2"), ("mysql", "mariadb"))
+"""The engines that take turns, test by test, in the earlier tiers; by the name of the test.
+
+Those of the first line that a test runs on.
+"""
+WHERE_IN_TURN = ("tests/contract/", "tests/chaos/")
 """Where they do so."""
 
 
@@ -67,7 +70,7 @@ def tier_of(item: pytest.Item) -> str:
         or item.get_closest_marker("timing")
         or (only and engine not in only.args)
         or (parameters.get("face") == "asyncio" and not _driver_decides(item, engine))
-        or _twin_shows_it(item, engine)
+        or _another_shows_it(item, engine)
     ):
         return "full"
     slow = any(map(item.get_closest_marker, ("browser", "chaos", "fetched", "spark")))
@@ -83,15 +86,17 @@ def _driver_decides(item: pytest.Item, engine: str) -> bool:
     return engine != "mysql" or any(each and "mariadb" not in each.args for each in markers)
 
 
-def _twin_shows_it(item: pytest.Item, engine: str) -> bool:
-    """Whether the other one of two engines with one dialect runs this test in the earlier tiers."""
+def _another_shows_it(item: pytest.Item, engine: str) -> bool:
+    """Whether another engine has its turn, and runs this test in the earlier tiers."""
     callspec = getattr(item, "callspec", None)
-    if engine not in TWINS or not item.nodeid.startswith(OF_TWINS) or callspec is None:
+    if callspec is None or not item.nodeid.startswith(WHERE_IN_TURN):
         return False
-    markers = map(item.get_closest_marker, ("default_on", "engines"))
-    if callspec.params.get("face") == "asyncio" or any(
-        each and not {*TWINS} <= {*each.args} for each in markers
-    ):
+    if callspec.params.get("face") == "asyncio":
         return False
-    test, _, _ = item.nodeid.partition("[")
-    return engine != TWINS[zlib.crc32(test.encode()) % 2]
+    markers = list(filter(None, map(item.get_closest_marker, ("default_on", "engines"))))
+    for engines in IN_TURN:
+        if all({*engines} <= {*each.args} for each in markers):
+            test, _, _ = item.nodeid.partition("[")
+            turn = engines[zlib.crc32(test.encode()) % len(engines)]
+            return engine in engines and engine != turn
+    return False
