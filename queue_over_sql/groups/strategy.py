@@ -199,9 +199,9 @@ class GroupClaims:
         - With ``rules.ordered`` take its first unclaimed messages by (group_key, id), parked or
           not, up to the first one that is not due (``coalesce(parked_at, available_at)``), does
           not fit (``claims.fitting``), or is locked by others. How many: as many as the window
-          showed of it, at least the count divided by the number of groups, at most ``most`` and
-          what the limit leaves. For a group with the limit 1 that leaves any number, because they
-          go to one consumer.
+          showed of it, at least the count divided by the number of groups (on most engines, of
+          those that it may have), at most ``most`` and what the limit leaves. For a group with the
+          limit 1 that leaves any number, because they go to one consumer.
         - Of a group with a rate take as many as it has tokens, spend these in its row, and let out
           the next parked one if more could be in hand.
         - Together at most ``count``, in the order of the window; a group's place in it is that of

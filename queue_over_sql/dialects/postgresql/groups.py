@@ -346,7 +346,7 @@ def _in_hand(
 
 
 def _wanted(tables: QueueTables, picked: CTE, *, ordered: bool) -> CTE:
-    """Groups of which something may be handed out, their number, and how much of each."""
+    """Groups of which something may be handed out, their number, and what the limit leaves."""
     groups, held = rows_of_groups(tables), tables.live.alias("held")
     names = _fenced(
         select(
@@ -373,18 +373,13 @@ def _wanted(tables: QueueTables, picked: CTE, *, ordered: bool) -> CTE:
         .lateral("some")
     )
     count = select(func.count().label("count")).select_from(in_hand).lateral("in_hand")
-    fair = func.ceil(
-        cast(number("p_count"), Float)
-        / select(func.count()).select_from(names.alias("all")).scalar_subquery()
-    )
-    most = func.least(func.greatest(names.c.seen, cast(fair, BigInteger)), number("p_most"))
     left = row.c.most - count.c.count
     if ordered:
         left = case((row.c.most > 1, left))
     return _fenced(
         select(
-            *(names.c.group_key, names.c.place, row.c.seq),
-            func.least(most, left).label("most"),
+            *(names.c.group_key, names.c.place, names.c.seen, row.c.seq),
+            left.label("left"),
             (row.c.most == 1).label("single"),
         )
         .select_from(names.join(row, true()).join(count, true()))
@@ -395,7 +390,11 @@ def _wanted(tables: QueueTables, picked: CTE, *, ordered: bool) -> CTE:
 
 
 def _locked(tables: QueueTables, wanted: CTE) -> CTE:
-    """The rows of groups; the lock compares the newest number with that of the snapshot."""
+    """Lock groups, and say how much of each; the lock compares the number with the snapshot's.
+
+    What is wanted is divided among those that this claim has locked. So consumers that meet the
+    same few groups at once get several messages of some, instead of one of each.
+    """
     groups = rows_of_groups(tables)
     row = (
         select(groups.c.seq)
@@ -403,11 +402,23 @@ def _locked(tables: QueueTables, wanted: CTE) -> CTE:
         .with_for_update(skip_locked=True)
         .lateral("locked_row")
     )
-    return _fenced(
+    free = _fenced(
         # No more rows are locked than are wanted, and locked ones do not count.
-        select(wanted.c.group_key, wanted.c.place, wanted.c.most, wanted.c.single)
+        select(wanted.c.group_key, wanted.c.place, wanted.c.seen, wanted.c.left, wanted.c.single)
         .select_from(wanted.join(row, true()))
         .limit(number("p_count")),
+        "free",
+    )
+    fair = func.ceil(
+        cast(number("p_count"), Float)
+        / select(func.count()).select_from(free.alias("all")).scalar_subquery()
+    )
+    most = func.least(func.greatest(free.c.seen, cast(fair, BigInteger)), number("p_most"))
+    return _fenced(
+        select(
+            *(free.c.group_key, free.c.place, free.c.single),
+            func.least(most, free.c.left).label("most"),
+        ),
         "locked",
     )
 

@@ -427,6 +427,18 @@ def test_a_claim_that_is_held_open_hides_no_other_group(
     assert first < ids[0]
 
 
+@pytest.mark.engines("postgresql", "mysql", "mariadb", "h2")
+def test_a_claim_takes_more_of_the_groups_that_others_left(
+    jobs: Queue, make_service: MakeService
+) -> None:
+    """What is wanted is divided among the groups that it may have, not among all that it meets."""
+    names = [f"g{number}" for number in range(16)]
+    ids = publish(jobs, names * 10)
+    assert ids[:14] == [message.id for message in jobs.consume(14)]
+    messages = consume_exactly(make_service().queue("jobs"), 16)
+    assert [*ids[14:128:16], *ids[15:128:16]] == [message.id for message in messages]
+
+
 @pytest.mark.parametrize("order", ["fifo", "any"])
 def test_parking_leaves_no_place_empty(
     service: QueueService, make_service: MakeService, order: Any

@@ -101,12 +101,8 @@ WITH picked AS MATERIALIZED (
   WHERE picked.group_key IS NOT NULL
   GROUP BY picked.group_key
 ), wanted AS MATERIALIZED (
-  SELECT names.group_key AS group_key, names.place AS place, row.seq AS seq,
-      least(least(greatest(names.seen, CAST(ceil(CAST(:p_count::BIGINT AS FLOAT) / CAST((
-    SELECT count(*) AS count_1
-    FROM names AS "all"
-  ) AS NUMERIC)) AS BIGINT)), :p_most::BIGINT), CASE
-      WHEN (row.most > :most_1::INTEGER) THEN row.most - in_hand.count END) AS most,
+  SELECT names.group_key AS group_key, names.place AS place, names.seen AS seen, row.seq AS seq,
+      CASE WHEN (row.most > :most_1::INTEGER) THEN row.most - in_hand.count END AS "left",
       row.most = :most_2::INTEGER AS single
   FROM names
   JOIN LATERAL (
@@ -132,9 +128,9 @@ WITH picked AS MATERIALIZED (
   ) AS in_hand ON true
   WHERE in_hand.count < row.most
   ORDER BY names.place
-), locked AS MATERIALIZED (
-  SELECT wanted.group_key AS group_key, wanted.place AS place, wanted.most AS most,
-      wanted.single AS single
+), free AS MATERIALIZED (
+  SELECT wanted.group_key AS group_key, wanted.place AS place, wanted.seen AS seen,
+      wanted."left" AS "left", wanted.single AS single
   FROM wanted
   JOIN LATERAL (
     SELECT queue_jobs_groups.seq AS seq
@@ -144,6 +140,13 @@ WITH picked AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
   ) AS locked_row ON true
   LIMIT :p_count::BIGINT
+), locked AS MATERIALIZED (
+  SELECT free.group_key AS group_key, free.place AS place, free.single AS single,
+      least(least(greatest(free.seen, CAST(ceil(CAST(:p_count::BIGINT AS FLOAT) / CAST((
+    SELECT count(*) AS count_1
+    FROM free AS "all"
+  ) AS NUMERIC)) AS BIGINT)), :p_most::BIGINT), free."left") AS most
+  FROM free
 ), chosen AS MATERIALIZED (
   SELECT "both".id AS id, "both".group_key AS group_key, "both".place AS place,
       "both".waits AS waits, "both".single AS single
@@ -461,12 +464,8 @@ WITH picked AS MATERIALIZED (
   WHERE picked.group_key IS NOT NULL
   GROUP BY picked.group_key
 ), wanted AS MATERIALIZED (
-  SELECT names.group_key AS group_key, names.place AS place, row.seq AS seq,
-      least(least(greatest(names.seen, CAST(ceil(CAST(:p_count::BIGINT AS FLOAT) / CAST((
-    SELECT count(*) AS count_1
-    FROM names AS "all"
-  ) AS NUMERIC)) AS BIGINT)), :p_most::BIGINT), CASE
-      WHEN (row.most > :most_1::INTEGER) THEN row.most - in_hand.count END) AS most,
+  SELECT names.group_key AS group_key, names.place AS place, names.seen AS seen, row.seq AS seq,
+      CASE WHEN (row.most > :most_1::INTEGER) THEN row.most - in_hand.count END AS "left",
       row.most = :most_2::INTEGER AS single
   FROM names
   JOIN LATERAL (
@@ -492,9 +491,9 @@ WITH picked AS MATERIALIZED (
   ) AS in_hand ON true
   WHERE in_hand.count < row.most
   ORDER BY names.place
-), locked AS MATERIALIZED (
-  SELECT wanted.group_key AS group_key, wanted.place AS place, wanted.most AS most,
-      wanted.single AS single
+), free AS MATERIALIZED (
+  SELECT wanted.group_key AS group_key, wanted.place AS place, wanted.seen AS seen,
+      wanted."left" AS "left", wanted.single AS single
   FROM wanted
   JOIN LATERAL (
     SELECT queue_jobs_groups.seq AS seq
@@ -504,6 +503,13 @@ WITH picked AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
   ) AS locked_row ON true
   LIMIT :p_count::BIGINT
+), locked AS MATERIALIZED (
+  SELECT free.group_key AS group_key, free.place AS place, free.single AS single,
+      least(least(greatest(free.seen, CAST(ceil(CAST(:p_count::BIGINT AS FLOAT) / CAST((
+    SELECT count(*) AS count_1
+    FROM free AS "all"
+  ) AS NUMERIC)) AS BIGINT)), :p_most::BIGINT), free."left") AS most
+  FROM free
 ), chosen AS MATERIALIZED (
   SELECT "both".id AS id, "both".group_key AS group_key, "both".place AS place,
       "both".waits AS waits, "both".single AS single
