@@ -14,7 +14,8 @@ from queue_over_sql.sql.errors import ErrorKind, Errors
 _KINDS = {
     # 3101, and 1180 or 1213 at COMMIT: it conflicted with another node's transaction.
     **dict.fromkeys((1205, 1213, 1020, 1180, 1684, 3058, 3101, 3572), ErrorKind.TRANSIENT),
-    **dict.fromkeys((1290, 1792, 1836, 1874), ErrorKind.READ_ONLY),
+    # 3989: ALTER DATABASE … READ ONLY = 1.
+    **dict.fromkeys((1290, 1792, 1836, 1874, 3989), ErrorKind.READ_ONLY),
     **dict.fromkeys((1317, 1969, 3024), ErrorKind.CANCELLED),
     **dict.fromkeys((1053, 1077, 1079, 1080, 2002, 2003, 2006, 2013, 2055), ErrorKind.DISCONNECT),
     # 1047: a node of Galera that is not ready. 1927, 3169: ended by an administrator.
@@ -31,6 +32,8 @@ _TIMED_OUT: Final = 1205
 # An option of the server refuses the statement, which its text names: also --secure-file-priv.
 _OPTION: Final = 1290
 _READS: Final = re.compile("read.only")
+# The binary log cannot have what transactions at READ COMMITTED do.
+_STATEMENTS_LOGGED: Final = 1665
 # NULL, no default value, foreign keys, and SIGNAL in a trigger.
 _ROW_REFUSED: Final = frozenset((1048, 1216, 1217, 1364, 1451, 1452, 1557, 1644, 1761, 1762))
 
@@ -55,6 +58,14 @@ class MySQLErrors(Errors):
 
     def refuses_row_by(self, error: BaseException | None) -> bool:
         return _code(error) in _ROW_REFUSED
+
+    def refusal_hint(self, error: BaseException | None) -> str:
+        if _code(error) != _STATEMENTS_LOGGED:
+            return ""
+        return (
+            " Queues need READ COMMITTED. An administrator can run SET GLOBAL binlog_format = "
+            "'ROW', for connections that are opened from then on"
+        )
 
     def value_hint(self, error: BaseException | None) -> str:
         return self.value_hints.get(_code(error), "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeGuard
 
@@ -17,6 +18,8 @@ from queue_over_sql.sql.sessions import CallersSessions, EngineSessions
 # What lets a server only read, and a session; the second has one name on each server.
 _SERVER_READS: Final = ("read_only", "super_read_only", "innodb_read_only")
 _SESSION_READS: Final = ("transaction_read_only", "tx_read_only")
+# In what SHOW CREATE DATABASE says; MariaDB has no such schemas.
+_READ_ONLY: Final = re.compile(r"/\* READ ONLY ?= ?1 \*/")
 # How long a session waits for a row and for a table, and the variables that keep the user's limits.
 _LIMITS: Final = {
     "innodb_lock_wait_timeout": "@queue_over_sql_row",
@@ -67,7 +70,9 @@ class MySQLSessions(EngineSessions):
         return asking.exec_driver_sql(query).scalar() in {None, "Sleep"}
 
     def server_reads_only(self, connection: Connection) -> bool:
-        return self._is_on(connection, "GLOBAL", *_SERVER_READS, *_SESSION_READS)
+        return self._is_on(
+            connection, "GLOBAL", *_SERVER_READS, *_SESSION_READS
+        ) or _schema_reads_only(connection)
 
     def reading_setting(self, connection: Connection) -> str | None:
         if not self._is_on(connection, "SESSION", *_SESSION_READS):
@@ -130,6 +135,16 @@ class MySQLCallers(CallersSessions):
             # A lost connection has no settings to restore.
             with contextlib.suppress(SQLAlchemyError):
                 _change_settings(connection, *opened[1:])
+
+
+def _schema_reads_only(connection: Connection) -> bool:
+    """Whether an administrator made the session's schema read-only, as MySQL allows."""
+    name = connection.exec_driver_sql("SELECT DATABASE()").scalar()
+    if name is None:
+        return False
+    quoted = connection.dialect.identifier_preparer.quote_identifier(name)
+    shown = connection.exec_driver_sql(f"SHOW CREATE DATABASE {quoted}").one()
+    return _READ_ONLY.search(shown[1]) is not None
 
 
 def _must_change(settings: Sequence[Any] | None) -> TypeGuard[Sequence[Any]]:
