@@ -147,7 +147,7 @@ class Connections:
         self._breaks = 0
         # Why nothing works any more, once a file was removed or replaced.
         self._misplaced: str | None = None
-        self.switched_at = float("-inf")
+        self.switched_at = self.lost_at = float("-inf")
         """When all connections were last renewed because a server only reads; monotonic."""
         # Connections that are in a transaction of ``run`` now.
         self._begun: set[Connection] = set()
@@ -524,7 +524,7 @@ class Connections:
         return operation
 
     def _limit_lock_waits(self, connection: Connection) -> str:
-        with self.watchdog.waiting_briefly():
+        with self.watchdog.waiting_briefly(connection):
             return self.dialect.sessions.limit_lock_waits(connection, BRIEF_SECONDS)
 
     def _limited_locally(self, do: Callable[[Connection], T]) -> Callable[[Connection], T]:
@@ -596,7 +596,7 @@ class Connections:
     def _new_session(self, durable: bool) -> Session:
         dialect, connection = self.dialect, self._connect()
         try:
-            with self.errors.translated(), self.watchdog.waiting_briefly():
+            with self.errors.translated(), self.watchdog.waiting_briefly(connection):
                 self._set_options(connection)
                 dialect.sessions.prepare(connection, durable=durable)
             go_direct(connection)
@@ -606,7 +606,16 @@ class Connections:
             connection.close()
             raise
         seconds = dialect.features.session_seconds
-        return Session(connection, self.watchdog.waiting_briefly, dialect.sessions.restore, seconds)
+        return Session(connection, self._checking, dialect.sessions.restore, seconds)
+
+    @contextlib.contextmanager
+    def _checking(self, connection: Connection) -> Iterator[None]:
+        try:
+            with self.watchdog.waiting_briefly(connection):
+                yield
+        except SQLAlchemyError:
+            self.lost_at = time.monotonic()
+            raise
 
     def _set_options(self, connection: Connection) -> None:
         # SQLAlchemy does not wrap the driver's error here.
@@ -638,6 +647,7 @@ class Connections:
 
     def _drop(self, session: Session) -> None:
         self._breaks += 1
+        self.lost_at = time.monotonic()
         session.drop()
 
     def _ask(self, waiting: Sequence[Connection] = (), quiet: float = 0.0) -> list[Connection]:

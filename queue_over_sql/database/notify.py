@@ -268,8 +268,12 @@ class WakeUps:
         return session, watch
 
     def is_left(self, session: Session) -> bool:
-        """Whether the session is too old, or other sessions left its server."""
-        return session.is_old or self._connections.switched_at > session.made_at
+        """Whether it is too old, or other sessions left its server or lost their way to it.
+
+        It only listens, so nobody would notice that it hears nothing more.
+        """
+        connections = self._connections
+        return session.is_old or session.made_at < max(connections.switched_at, connections.lost_at)
 
 
 class _Listener:

@@ -182,7 +182,8 @@ class Session:
 
     Args:
         connection: the connection, which is set up.
-        checking: notes that a statement waits which a working server answers at once.
+        checking: notes that a statement on a connection waits, which a working server answers at
+            once.
         restore: undoes its settings.
         seconds: how old it may become.
 
@@ -194,7 +195,7 @@ class Session:
     def __init__(
         self,
         connection: Connection,
-        checking: Callable[[], contextlib.AbstractContextManager[None]],
+        checking: Callable[[Connection], contextlib.AbstractContextManager[None]],
         restore: Callable[[Connection], None] | None = None,
         seconds: float = math.inf,
     ) -> None:
@@ -221,7 +222,7 @@ class Session:
     def _wait_as_before(self) -> None:
         undo, self._unlimited = self._unlimited, None
         if undo:
-            with self._checking():
+            with self._checking(self.connection):
                 run_text(self.connection, undo)
 
     def alive(self) -> bool:
@@ -239,7 +240,7 @@ class Session:
         if time.monotonic() - self.used_at < _IDLE_SECONDS:
             return True
         try:
-            with self._checking():
+            with self._checking(self.connection):
                 self.connection.exec_driver_sql("SELECT 1").close()
         except SQLAlchemyError:
             return False
@@ -288,14 +289,14 @@ class Session:
             if not broken:
                 self._wait_as_before()
             if self._restore is not None and not broken:
-                with self._checking():
+                with self._checking(self.connection):
                     self._restore(self.connection)
         except BaseException:
             self.connection.invalidate()
             raise
         finally:
             # The pool rolls it back.
-            with self._checking():
+            with self._checking(self.connection):
                 self.connection.close()
 
 

@@ -66,9 +66,10 @@ _LAST_WORDS_SECONDS: Final = 0.1
 
 @dataclasses.dataclass(eq=False)
 class _Question:
-    """A test query, and the number of answers before it was sent."""
+    """A test query, the number of answers before it was sent, and the waits that were long then."""
 
     answers: int
+    waits: frozenset[object]
     polls: int = 0
     answered: bool = False
 
@@ -162,17 +163,22 @@ class Watchdog:
         with _noted(self.waits, connection):
             yield
 
-    def waiting_briefly(self) -> contextlib.AbstractContextManager[None]:
-        """Note that a working database lets the caller wait only for a moment during the block."""
-        return self._promptly(0)
+    def waiting_briefly(
+        self, connection: Connection | None = None
+    ) -> contextlib.AbstractContextManager[None]:
+        """Note that a working database lets the caller wait only for a moment during the block.
+
+        With a connection, it does nothing else than wait for an answer on this one.
+        """
+        return self._promptly(0, connection)
 
     def connecting(self) -> contextlib.AbstractContextManager[None]:
         """Note that the caller connects, or checks a connection of the pool, during the block."""
-        return self._promptly(math.ceil(_CONNECT_SECONDS / self._step))
+        return self._promptly(math.ceil(_CONNECT_SECONDS / self._step), None)
 
     @contextlib.contextmanager
-    def _promptly(self, longer: int) -> Iterator[None]:
-        with _noted(self.waits) as wait:
+    def _promptly(self, longer: int, connection: Connection | None) -> Iterator[None]:
+        with _noted(self.waits, connection) as wait:
             self.prompt_waits[wait] = longer
             try:
                 yield
@@ -260,7 +266,8 @@ class Watchdog:
             return
         question = self._question
         if question is None:
-            question = _Question(self.answers)
+            long = frozenset(wait for wait, age in self._ages.items() if age > _POLLS)
+            question = _Question(self.answers, long)
             self._runtime.start("queue-over-sql-question", self._put, question)
             # Only now: a question that could not be asked says nothing about the database.
             self._question = question
@@ -269,14 +276,16 @@ class Watchdog:
         silent = not question.answered and self.answers == question.answers
         if silent and question.polls < _POLLS:
             return
-        self._question, self._ages = None, {}
+        # The other waits have not been asked about: their time goes on.
+        self._ages = {wait: age for wait, age in self._ages.items() if wait not in question.waits}
+        self._question = None
         if silent:
             _log.log(
                 logging.DEBUG if self._silent_since == self.answers else logging.WARNING,
                 "The database has not answered for %.0f s, so all connections to it are closed.",
                 self._seconds,
             )
-            self._silent_since = self.answers
+            self._silent_since, self._ages = self.answers, {}
             self.sever()
         elif max(self._prompt_ages.values(), default=0) >= _PROMPT_POLLS:
             _log.warning(
@@ -292,8 +301,8 @@ class Watchdog:
             return
         waiting = {
             wait: connection
-            for wait, connection in list(self.waits.items())
-            if connection is not None and self._ages.get(wait, 0) > _POLLS
+            for wait in question.waits
+            if (connection := self.waits.get(wait)) is not None
         }
         try:
             lost = ask(list(waiting.values()), _QUIET_POLLS * self._step)

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -155,6 +155,59 @@ def test_old_connections_that_a_proxy_lost_are_left(proxy: Proxy) -> None:
     # Or none, if so much time had passed that the session was checked before.
     assert isinstance(calling.exception(BOUND), DatabaseUnavailable | None)
     eventually(lambda: bool(queue.stats()), "it works again", within=BOUND)
+    service.stop()
+
+
+@pytest.mark.full
+@pytest.mark.engines("postgresql", "mysql", "mariadb")
+def test_a_heartbeat_finds_another_way_in_time(proxy: Proxy, database: TestDatabase) -> None:
+    """If the ways of all connections are lost at once, and another call waited before it.
+
+    It waited until its consumer had expired, although new connections were answered.
+    """
+    service, other = QueueService(proxy.url), QueueService(database.url)
+    service.start()
+    calling, silent = _publishing_later(service.create_queue("jobs"))
+    eventually(lambda: _has_renewed(service), "a heartbeat came")
+    consumer_id = service.consumer_id
+
+    def renewed_at() -> datetime:
+        [found] = [each for each in other.consumers() if each.consumer_id == consumer_id]
+        return found.heartbeat_at
+
+    proxy.fall_silent()
+    before = renewed_at()
+    proxy.recover()
+    silent.set()
+    eventually(lambda: renewed_at() > before, "it is alive", within=BOUND)
+    assert consumer_id == service.consumer_id
+    calling.exception(BOUND)
+    service.stop()
+    other.stop()
+
+
+@pytest.mark.full
+@pytest.mark.engines("postgresql")
+def test_who_listens_leaves_with_a_call_that_is_lost(proxy: Proxy, sql: Engine) -> None:
+    """It waits for nothing, so it heard of no message until its connection was 15 minutes old."""
+    service = QueueService(proxy.url, consumer_timeout=TIMEOUT)
+    queue = service.create_queue("jobs")
+
+    def listening() -> set[int]:
+        query = "SELECT pid FROM pg_stat_activity WHERE query ILIKE 'listen%%'"
+        with sql.connect() as connection:
+            return set(connection.exec_driver_sql(query).scalars())
+
+    assert not queue.consume(wait=2.0)
+    eventually(listening, "it listens")
+    calling, silent = _publishing_later(queue)
+    before = listening()
+    proxy.fall_silent()
+    proxy.recover()
+    silent.set()
+    # None, if so much time had passed that the session was checked before.
+    assert isinstance(calling.exception(BOUND), DatabaseUnavailable | None)
+    eventually(lambda: listening() - before, "another one listens", within=BOUND)
     service.stop()
 
 

@@ -40,7 +40,7 @@ def test_the_session_of_an_ended_thread_has_one_owner(engine: Engine) -> None:
         del durable
         if refusals:
             raise refusals.pop()
-        return Session(engine.connect(), contextlib.nullcontext)
+        return Session(engine.connect(), lambda _: contextlib.nullcontext())
 
     sessions = ThreadSessions(make, lambda: None)
     used: list[object] = []

@@ -60,6 +60,30 @@ def test_a_wait_that_ends_while_the_server_is_asked_loses_nothing(
             assert bool(severed) is not answered
 
 
+def test_each_wait_is_asked_about_in_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if another one was asked about meanwhile.
+
+    Its time began again then. So if the ways of all connections were lost at once, a heartbeat that
+    began after another call waited for 30 s, and its consumer expired.
+    """
+    lost: dict[Any, int] = {}
+    engines = [create_engine("sqlite://") for _ in range(2)]
+    server = _Server()
+    watchdog = Watchdog(_AtOnce(), 5, weakref.WeakMethod(server.ask))  # type: ignore[arg-type]
+    with ExitStack() as stack:
+        connections = [stack.enter_context(engine.connect()) for engine in engines]
+        for number in range(12):
+            monkeypatch.setattr(
+                "queue_over_sql.database.watchdog.sever",
+                lambda _, driver, number=number: lost.setdefault(driver, number),
+            )
+            if number in {0, 3}:
+                stack.enter_context(watchdog.waiting(connections[number // 3]))
+            watchdog.poll()
+        drivers = [connection.connection.dbapi_connection for connection in connections]
+    assert [4, 7] == [lost[driver] for driver in drivers]
+
+
 def _watchdog() -> Watchdog:
     return Watchdog(_AtOnce(), 5, weakref.WeakMethod(_Server().ask))  # type: ignore[arg-type]
 
