@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -54,8 +55,9 @@ def worker(
         str,
         argument(
             "MODULE:WORKER",
-            "Import path of the Worker object, e.g. myapp.jobs:worker. The current folder is "
-            "importable. Without a colon the object is named worker.",
+            "Import path of the Worker object, or of a function without parameters that makes it, "
+            "e.g. myapp.jobs:worker. The current folder is importable. Without a colon the name is "
+            "worker.",
         ),
     ],
     queues: Annotated[
@@ -157,13 +159,24 @@ def worker(
 
 
 def load_worker(target: str) -> Worker:
-    """Import the Worker at ``module:name``; a usage error says what it is instead."""
+    """Import the Worker at ``module:name``, or call the function there that makes it.
+
+    A usage error says what it is instead.
+    """
     from queue_over_sql import Worker
 
     try:
         found = import_object(target, "worker")
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="MODULE:WORKER") from error
+    if inspect.isfunction(found):
+        if needed := _needed_by(found):
+            raise typer.BadParameter(
+                f"{target} is a function that needs {needed}: give one without parameters that "
+                "returns the Worker",
+                param_hint="MODULE:WORKER",
+            )
+        found = found()
     if not isinstance(found, Worker):
         name = type(found).__name__
         advice = (
@@ -175,6 +188,15 @@ def load_worker(target: str) -> Worker:
             f"{target} is of type {name}, not Worker: {advice}", param_hint="MODULE:WORKER"
         )
     return found
+
+
+def _needed_by(function: Callable[..., object]) -> str:
+    """The names of the parameters that have no default."""
+    return ", ".join(
+        each.name
+        for each in inspect.signature(function).parameters.values()
+        if each.default is each.empty and each.kind not in {each.VAR_POSITIONAL, each.VAR_KEYWORD}
+    )
 
 
 @commands.add("reaper")

@@ -29,22 +29,32 @@ number = 7
 @worker.handle("jobs")
 def write(message):
     Path(f"done-{message.payload}").touch()
+
+def make_worker(threads=2):
+    return worker
+
+def of(service):
+    return service.worker()
+
+def forgets():
+    make_worker()
 """
 
 
 @pytest.mark.chaos
 def test_worker_runs_a_module_of_the_current_folder(database: TestDatabase, tmp_path: Path) -> None:
-    """A Worker found by its import path handles messages, and SIGTERM ends it with code 0."""
+    """A Worker that a function makes handles messages, and SIGTERM ends it with code 0."""
     (tmp_path / "my_jobs.py").write_text(MODULE)
     succeed("create", "jobs", url=database.url)
     succeed("publish", "jobs", url=database.url, stdin="1\n2\n")
     log = tmp_path / "worker.log"
-    with started("worker", "my_jobs:worker", url=database.url, log=log, cwd=tmp_path) as process:
+    target = "my_jobs:make_worker"
+    with started("worker", target, url=database.url, log=log, cwd=tmp_path) as process:
         for number in (1, 2):
             eventually((tmp_path / f"done-{number}").exists, f"message {number} is handled")
         process.send_signal(signal.SIGTERM)
         assert 0 == process.wait(30)
-    assert "my_jobs:worker" in log.read_text()
+    assert target in log.read_text()
     assert 3 == run("consume", "jobs", url=database.url).exit_code
 
 
@@ -54,6 +64,8 @@ def test_worker_explains_what_it_cannot_load(sqlite_url: str, tmp_path: Path) ->
     wrong = {
         "my_jobs:number": "int",
         "my_jobs:nothing": "nothing",
+        "my_jobs:of": "a function that needs service",
+        "my_jobs:forgets": "NoneType",
         "no_such_module:worker": "no_such_module",
     }
     for target, reason in wrong.items():
