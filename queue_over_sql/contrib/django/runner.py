@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,17 @@ from typing import Any
 from django.db import connections
 from django.test.runner import DiscoverRunner
 
-from queue_over_sql.contrib.django.services import stop_services
+from queue_over_sql.contrib.django.services import opened_databases, stop_services
+
+_log = logging.getLogger(__name__)
 
 
 class StopServices:
-    """Stops the services of the tests before their databases are dropped.
+    """Stops services of the live databases before the tests, and those of the tests after them.
+
+    A module that the tests import may have made a service, perhaps for a worker, before the test
+    databases were there. Its tests would handle live messages. Any use of it now raises
+    ``ServiceClosed``: make the service in a function.
 
     Processes of parallel tests end without that. SQLite would read what they leave beside their
     databases into the next ones of the same name, so it is removed first.
@@ -27,7 +34,11 @@ class StopServices:
     keepdb: bool
 
     def setup_databases(self, **options: Any) -> Any:
-        """Remove what earlier tests left, and go on; copies of databases are complete."""
+        """Stop the services of live databases, remove what earlier tests left, and go on.
+
+        Copies of databases for parallel tests are complete.
+        """
+        _stop_live_services()
         if not self.keepdb:
             for connection in connections.all():
                 if hasattr(connection, "is_in_memory_db"):
@@ -45,6 +56,18 @@ class StopServices:
 
 class Runner(StopServices, DiscoverRunner):
     """Django's own test runner, for ``TEST_RUNNER``."""
+
+
+def _stop_live_services() -> None:
+    live = ", ".join(sorted(str(each.database) for each in opened_databases()))
+    if live:
+        _log.warning(
+            "The tests import a module that calls service() for the database %s, before the test "
+            "databases exist. This service is stopped, so that no test touches that database. "
+            "Call service() in a function, such as one that makes the worker.",
+            live,
+        )
+    stop_services()
 
 
 def _complete_before_copies(connection: Any) -> None:

@@ -92,6 +92,12 @@ def options_of(using: str) -> dict[str, Any]:
     return given
 
 
+def opened_databases() -> list[URL]:
+    """The databases that this process has services of."""
+    with _lock:
+        return [place for _, place in _services]
+
+
 def stop_services() -> None:
     """Stop the services of this process; a test runner calls it before it drops the databases."""
     with _lock:

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 from sqlalchemy import make_url
 
+from queue_over_sql import ServiceClosed
+from queue_over_sql.testing import drain
+from queue_over_sql.testing.plugin import TestDatabase
 from tests.contrib.django import site
 
 TLS = {"sslmode": "verify-full", "sslrootcert": "/etc/ca.pem"}
@@ -54,6 +57,31 @@ def test_the_url_keeps_the_options_of_the_driver(
     assert expected == dict(found.query)
     assert found == make_url(found.render_as_string(hide_password=False))
     assert ("db" == host) == (found.host is not None)
+
+
+@pytest.mark.engines("sqlite")
+def test_no_test_reaches_the_live_database(
+    shop: Any,
+    database: TestDatabase,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A worker that a module made at its import is refused, and the log says what to change."""
+    from django.test.runner import DiscoverRunner
+
+    from queue_over_sql.contrib.django.runner import Runner
+    from queue_over_sql.contrib.django.running import make_worker
+
+    result, early = shop.add.enqueue(1, two=2), make_worker()
+    monkeypatch.setattr(DiscoverRunner, "setup_databases", lambda _, **options: options)
+    runner = Runner(keepdb=True)
+    assert {"interactive": False} == runner.setup_databases(interactive=False)
+    with pytest.raises(ServiceClosed):
+        drain(early)
+    result.refresh()
+    assert ("READY", 0) == (result.status, result.attempts)
+    [told] = [each.getMessage() for each in caplog.records if "runner" in each.name]
+    assert f"for the database {make_url(database.url).database}," in told
 
 
 def test_what_parallel_tests_leave_is_removed(tmp_path: Path) -> None:
