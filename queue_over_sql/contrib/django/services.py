@@ -39,6 +39,7 @@ def url(using: str = DEFAULT_DB_ALIAS) -> URL:
     options = {name: each for name, each in place["OPTIONS"].items() if name not in _OF_DJANGO}
     for name, each in options.pop("ssl", {}).items():  # on MySQL and MariaDB
         options[f"ssl_{name}"] = each
+    options |= _tls_of_mysqlclient(options)
     host = place["HOST"] or None
     if host is not None and host.startswith("/"):
         # The socket itself, or on PostgreSQL the folder that it is in.
@@ -53,6 +54,22 @@ def url(using: str = DEFAULT_DB_ALIAS) -> URL:
         database=str(place["NAME"]),
         query={name: str(each) for name, each in options.items()},
     )
+
+
+def _tls_of_mysqlclient(options: dict[str, Any]) -> dict[str, str]:
+    """Take mysqlclient's ``ssl_mode`` out of the options, and return the same for PyMySQL.
+
+    PyMySQL asks for TLS if it has any option of it, and checks the certificate if it has a CA.
+    A mode that it would not keep stays, and the driver refuses it.
+    """
+    mode = str(options.get("ssl_mode", "")).upper()
+    checked = mode in {"VERIFY_CA", "VERIFY_IDENTITY"}
+    if mode not in {"PREFERRED", "REQUIRED"} and not (checked and "ssl_ca" in options):
+        return {}
+    del options["ssl_mode"]
+    if mode == "PREFERRED":
+        return {}
+    return {"ssl_check_hostname": "true" if mode == "VERIFY_IDENTITY" else "false"}
 
 
 def service(using: str = DEFAULT_DB_ALIAS) -> QueueService:

@@ -31,6 +31,16 @@ TLS = {"sslmode": "verify-full", "sslrootcert": "/etc/ca.pem"}
             {"ssl_ca": "/etc/ca.pem", "charset": "utf8mb4"},
             "db",
         ),
+        ("mysql", {"ssl_mode": "REQUIRED"}, {"ssl_check_hostname": "false"}, "db"),
+        (
+            "mysql",
+            {"ssl": {"ca": "/etc/ca.pem"}, "ssl_mode": "VERIFY_IDENTITY"},
+            {"ssl_ca": "/etc/ca.pem", "ssl_check_hostname": "true"},
+            "db",
+        ),
+        ("mysql", {"ssl_mode": "PREFERRED"}, {}, "db"),
+        # Without a CA the driver would check nothing, so it gets to see the word and refuses it.
+        ("mysql", {"ssl_mode": "VERIFY_CA"}, {"ssl_mode": "VERIFY_CA"}, "db"),
         ("mysql", {}, {"unix_socket": "/run/mysqld.sock"}, "/run/mysqld.sock"),
         ("postgresql", {}, {"host": "/run/postgresql"}, "/run/postgresql"),
         ("sqlite3", {"transaction_mode": "IMMEDIATE", "timeout": 20}, {"timeout": "20"}, ""),
