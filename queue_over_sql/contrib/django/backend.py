@@ -7,6 +7,7 @@ import math
 import pkgutil
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from django.apps import apps
@@ -17,7 +18,7 @@ from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
-from queue_over_sql import NoRetry, QueueNotFound, QueueSettings
+from queue_over_sql import NoRetry, QueueError, QueueNotFound, QueueSettings
 from queue_over_sql.contrib.django.names import (
     BaseTaskBackend,
     Task,
@@ -32,8 +33,6 @@ from queue_over_sql.contrib.django.names import (
 from queue_over_sql.contrib.django.services import service, temporary_service
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from queue_over_sql import Attempt, Message, Queue
 
 _APP: Final = "queue_over_sql.contrib.django"
@@ -98,7 +97,8 @@ class Backend(BaseTaskBackend):
         # Two priorities share a level, so the message has the one that was asked for.
         named = {"task": task.module_path, "priority": task.priority}
         connection = connections[self.database]
-        published = self.queue(task.queue_name).publish(
+        queue = self.queue(task.queue_name)
+        published = queue.publish(
             {**named, **arguments},
             priority=level_of(task.priority),
             at=_aware(task.run_after),
@@ -109,8 +109,7 @@ class Backend(BaseTaskBackend):
             task=task,
             id=f"{task.queue_name}:{published.id}",
             status=TaskResultStatus.READY,
-            # MySQL cannot say when it was published.
-            enqueued_at=_naive(published.published_at) or timezone.now(),
+            enqueued_at=_naive(published.published_at or self._published_at(queue, published.id)),
             started_at=None,
             finished_at=None,
             last_attempted_at=None,
@@ -171,6 +170,15 @@ class Backend(BaseTaskBackend):
             if found is not None:
                 return found
         return None
+
+    def _published_at(self, queue: Queue, number: int) -> datetime:
+        # MySQL does not say it when it publishes. Its clock may differ from this machine's.
+        try:
+            message = self.message(queue, number)
+        except QueueError:
+            # The task is enqueued all the same: its caller is not to enqueue it again.
+            message = None
+        return datetime.now(UTC) if message is None else message.published_at
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Any]:

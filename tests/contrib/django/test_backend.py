@@ -28,6 +28,7 @@ def test_a_task_runs_and_its_result_is_found(shop: Any, work: Callable[..., int]
     result = shop.add.enqueue(20, other=22)
     assert ("READY", [20], {"other": 22}) == (result.status, result.args, result.kwargs)
     looked = shop.add.get_result(result.id)
+    assert result == looked
     assert ("READY", 0, None) == (looked.status, looked.attempts, looked.started_at)
     awaited = asyncio.run(shop.double.aenqueue(4))
 
@@ -49,7 +50,7 @@ def test_a_task_is_published_with_its_transaction(shop: Any, work: Callable[...,
 
     with transaction.atomic():
         lost = shop.add.enqueue(1)
-        assert "READY" == shop.add.get_result(lost.id).status
+        assert lost == shop.add.get_result(lost.id)
         assert 0 == service().queue("default").stats().live
         transaction.set_rollback(True)
     with pytest.raises(TaskResultDoesNotExist):
