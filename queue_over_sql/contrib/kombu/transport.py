@@ -48,8 +48,8 @@ class Transport(virtual.Transport):
 
     Channel = Channel
     can_parse_url = True
-    driver_type = "sql"
-    driver_name = "queue_over_sql"
+    # Not "sql": for that Celery's workers send no events.
+    driver_type = driver_name = "queue_over_sql"
     connection_errors = (
         *virtual.Transport.connection_errors,
         ClaimLost,

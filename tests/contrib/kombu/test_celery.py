@@ -25,7 +25,7 @@ pytestmark = [
 TASKS = 60
 WORKER = (
     *("-m", "celery", "-A", "counting", "worker", "--concurrency=2", "--loglevel=error"),
-    *("--hostname", "counting@%h"),
+    *("--hostname", "counting@%h", "--task-events"),
 )
 APP = """
 import os, time
@@ -81,7 +81,16 @@ assert [{"counting.again", "counting.count", "counting.never"}] == [
 revoked = never.apply_async(countdown=3600)
 revoked.revoke()
 assert [[revoked.id]] == answer(inspect.revoked)
-again.delay()
+seen = []
+def on_event(event):
+    seen.append(event["type"])
+    if seen == ["worker-heartbeat"]:
+        again.delay()
+    receiver.should_stop = "task-succeeded" in seen
+with app.connection() as connection:
+    receiver = app.events.Receiver(connection, handlers={"*": on_event})
+    receiver.capture(limit=None, timeout=60, wakeup=False)
+assert {"task-received", "task-started"} <= set(seen), seen
 """
 
 
@@ -91,7 +100,8 @@ def test_each_task_runs_though_workers_are_killed(
     """Two workers with all their processes are killed amid their tasks; the third one is asked.
 
     None is lost, and twice runs at most what the killed ones had in hand. A task that requeues
-    itself sees that it did; ``inspect`` and ``revoke`` reach the worker; SIGTERM ends it well.
+    itself sees that it did; ``inspect`` and ``revoke`` reach the worker, its events whoever
+    receives them; SIGTERM ends it well.
     """
     (tmp_path / "counting.py").write_text(APP)
     programs = Programs(tmp_path, DATABASE=database.url, PYTHONWARNINGS="ignore")
