@@ -129,6 +129,16 @@ class QueueContext:
         return plain
 
     @property
+    def expiry_level(self) -> int:
+        """The level at which an expiry is logged.
+
+        It is usual in a queue that ends by itself: Celery's workers go on publishing events to the
+        queue of a monitor that was killed.
+        """
+        ends = self.tables.temporary or self._settings.unused_for is not None
+        return logging.DEBUG if ends else logging.ERROR
+
+    @property
     def feed(self) -> Feed | None:
         """Publishes archived dead letters to the queue's ``dead_letter_queue``, if it has one."""
         name = self._settings.dead_letter_queue

@@ -438,7 +438,8 @@ class Recovery:
     def _note_expired(self, ended: Mapping[int, str]) -> None:
         context = self._context
         for message_id, reason in sorted(ended.items()):
-            _log.error(
+            _log.log(
+                context.expiry_level,
                 "Message %d of queue %s became a dead letter: %s",
                 message_id,
                 context.name,

@@ -387,10 +387,10 @@ class Settlements:
         self._note_refused(held, refused)
         if gone:
             registry.count_discarded(connection, tables, len(gone))
-            chosen = settlement.outcome == Outcome.REJECTED
+            level = self._level(settlement.outcome, rejected=logging.WARNING)
             for message_id in sorted(gone):
                 _log.log(
-                    logging.WARNING if chosen else logging.ERROR,
+                    level,
                     "Message %d of queue %s became a dead letter (%s: %s). It was discarded, "
                     "because the queue has archive='none'.",
                     message_id,
@@ -808,14 +808,19 @@ class Settlements:
                 fields = log_fields(name, [message])
                 text = "%r %s at attempt %d of %d: %s"
                 said = visible(str(reason), keep="")
-                # Whoever rejects a message has decided so; all others are failures.
-                level = logging.INFO if became == "rejected" else logging.ERROR
+                level = self._level(became, rejected=logging.INFO)
                 _log.log(level, text, message, how, attempt, allowed, said, extra=fields)
         if observer is not None:
             for became, of in ids.items():
                 observer.settled(name, became, of)
                 if became in _DEAD:
                     observer.dead_lettered(name, of, reason)
+
+    def _level(self, outcome: str, *, rejected: int) -> int:
+        """Whoever rejects a message has decided so; all others are failures."""
+        if outcome == Outcome.REJECTED:
+            return rejected
+        return self._context.expiry_level if outcome == Outcome.EXPIRED else logging.ERROR
 
     def _deleted_on(
         self, connection: CallersConnection, messages: Sequence[Message], settled: set[int]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -183,6 +185,26 @@ def test_without_an_archive_they_count_as_discarded(service: QueueService, engin
     lapse(engine, queue, later)
     service.reap()
     assert 2 == queue.stats().discarded
+
+
+@pytest.mark.engines("sqlite")
+def test_an_expiry_in_a_queue_that_ends_by_itself_is_no_error(
+    service: QueueService, engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else Sentry hears of each of Celery's events that a killed monitor does not fetch."""
+    caplog.set_level(logging.DEBUG, "queue_over_sql")
+    queues = {
+        service.create_queue("stays", archive="none"): logging.ERROR,
+        service.create_queue("unused", archive="none", unused_for=60): logging.DEBUG,
+        service.create_queue("mine", temporary=True): logging.DEBUG,
+    }
+    for queue, level in queues.items():
+        for find in (partial(queue.consume, 1), service.reap):
+            lapse(engine, queue, queue.publish("late", expires=LONG).id)
+            caplog.clear()
+            find()
+            said = [each for each in caplog.records if REASON in each.getMessage()]
+            assert {level} == {each.levelno for each in said}
 
 
 def test_every_way_to_publish_takes_an_expiry(service: QueueService) -> None:
