@@ -245,6 +245,23 @@ WRONG: dict[str, tuple[str, int | str, Verdict]] = {
         2,
         verdict([*published(1, 2), *call("A", 1, 2, 2), *call("B", 3, 4, 1)], FIFO),
     ),
+    "the next one of a group after one that failed in the same hand": (
+        "group order",
+        2,
+        verdict(
+            [
+                *published(1, 2),
+                *(
+                    event("failed", 2, "A", group="a") if each.act == "finished" else each
+                    for each in call("A", 1, 2, 1)[:3]
+                ),
+                *call("A", 2, 3, 2)[:3],
+                *call("B", 9, 10, 1),
+                *call("B2", 11, 12, 2),
+            ],
+            FIFO,
+        ),
+    ),
     "three of a group, and two are allowed": (
         "group limit",
         3,
@@ -415,6 +432,16 @@ RIGHT: dict[str, Verdict] = {
     ),
     "several of a group in one hand, one after the other": verdict(
         [*published(1, 2), *call("A", 1, 2, 1), *call("A", 2, 3, 2)], FIFO
+    ),
+    "one that was killed after two calls, before their acks": verdict(
+        [
+            *published(1, 2),
+            *call("A", 1, 2, 1)[:3],
+            *call("A", 2, 3, 2)[:3],
+            *call("B", 9, 10, 1),
+            *call("B2", 11, 12, 2),
+        ],
+        FIFO,
     ),
     "a handler that runs on after its claim": verdict(
         [

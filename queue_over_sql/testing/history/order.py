@@ -100,18 +100,44 @@ def _overtakings(
     for call in calls or claims:
         of_message[call.event.id].append(call)
     ages = {claim.event.id: age(claim.event) for claim in claims}
-    # The latest time at which an earlier message was surely there and unfinished.
-    blocker, published, until = 0, float("inf"), float("-inf")
+    # Until when each earlier message was surely there and unfinished, and from when.
+    earlier: list[tuple[float, float, int]] = []
+    latest = float("-inf")
     for id_ in sorted(ages, key=ages.__getitem__):
         for call in of_message[id_]:
-            if call.begin < until and published < call.event.since:
+            if call.begin >= latest:
+                continue
+            blocker = next(
+                (
+                    other
+                    for until, published, other in earlier
+                    if call.begin < until
+                    and published < call.event.since
+                    and not _ended_in_its_hand(queue, holds[other], call)
+                ),
+                None,
+            )
+            if blocker is not None:
                 said = f"it ran before message {blocker} of its group was finished"
                 yield queue.violation("group order", id_, said)
                 break
-        unfinished = max(max(hold.until, hold.delivery.since) for hold in holds[id_])
-        if unfinished > until:
-            blocker, until = id_, unfinished
-            published = queue.surely_published(id_) + queue.run.tolerance
+        until = max(max(hold.until, hold.delivery.since) for hold in holds[id_])
+        earlier.append((until, queue.surely_published(id_) + queue.run.tolerance, id_))
+        latest = max(latest, until)
+
+
+def _ended_in_its_hand(queue: Messages, holds: Sequence[Hold], call: _Span) -> bool:
+    """Whether its consumer's handler had done it, and died with the consumer before the ack.
+
+    Handlers go on with the next message of a group before the ack of the last one. What was done
+    and not acked is done again, in order.
+    """
+    return any(
+        event.act == "finished" and event.at <= call.begin
+        for hold in holds
+        if hold.delivery.consumer == call.event.consumer and not hold.accepted
+        for event in queue.of_claim(hold.delivery)
+    )
 
 
 def rates(queue: Messages, rules: Rules) -> Iterator[Violation]:
