@@ -15,16 +15,27 @@ __all__ = ["consume_exactly", "eventually", "wait_until"]
 T = TypeVar("T")
 
 
-def eventually(look: Callable[[], T], what: str, *, within: float = 30.0, every: float = 0.02) -> T:
+def eventually(
+    look: Callable[[], T],
+    what: str,
+    *,
+    within: float = 30.0,
+    every: float = 0.02,
+    progress: Callable[[], object] | None = None,
+) -> T:
     """Look until there is something true to see, and return it.
+
+    With ``progress`` the time begins anew whenever that gives another value.
 
     Raises:
         AssertionError: nothing within so many seconds.
     """
-    deadline = time.monotonic() + within
+    deadline, before = time.monotonic() + within, None
     while True:
         if seen := look():
             return seen
+        if progress is not None and (now := progress()) != before:
+            deadline, before = time.monotonic() + within, now
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {within} s: {what}; last seen: {seen!r}")
         time.sleep(every)
