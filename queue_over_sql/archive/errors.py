@@ -212,7 +212,9 @@ def _listed(
     tables = context.tables
     now = server_now(connection, context.sql)
     found: dict[str, _Counted] = {}
-    capped = False
+    # First, so that what is marked meanwhile is counted twice, and not left out.
+    rest = _without_marks(connection, tables)
+    capped = len(rest) >= UNMARKED
     if tables.marks_errors:
         for outcome in DEAD:
             rows = connection.execute(_grouped(tables, outcome, most)).all()
@@ -221,8 +223,6 @@ def _listed(
                 if each is not None:
                     found.setdefault(each, _Counted()).add(*amounts)
         _count_hours(connection, tables, found, now, most)
-    rest = _without_marks(connection, tables)
-    capped |= len(rest) >= UNMARKED
     for row in rest:
         counted = found.setdefault(fingerprint(row.error), _Counted())
         counted.add(1, row.finished_at, row.finished_at, row.id)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import func, insert, select, update
 
 from queue_over_sql import NoRetry, inside
+from queue_over_sql.archive import errors as archive_errors
 from queue_over_sql.archive.errors import UNMARKED
 from queue_over_sql.values.fingerprints import fingerprint
 from tests.contract.existing_tables.users_tables import Invoice, create_invoices
@@ -16,6 +17,28 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from queue_over_sql.testing.plugin import MakeService
+
+
+@pytest.mark.threads("the database decides")
+@pytest.mark.engines("sqlite")
+def test_what_the_reaper_marks_meanwhile_is_not_left_out(
+    make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It writes fingerprints between the two reads of a list."""
+    service = make_service(reaper_interval=3600)
+    queue = service.create_queue("jobs", retry=NoRetry(), archive="all")
+    queue.publish("x")
+    queue.consume(1)[0].reject("no account")
+    for name in ("_without_marks", "_count_hours"):
+        read = getattr(archive_errors, name)
+
+        def then_marked(*given: Any, read: Any = read) -> Any:
+            found = read(*given)
+            service.reap()
+            return found
+
+        monkeypatch.setattr(archive_errors, name, then_marked)
+    assert [fingerprint("no account")] == [each.fingerprint for each in inside.errors(queue)]
 
 
 @pytest.mark.threads("the database decides")
