@@ -25,7 +25,7 @@ def eventually(
 ) -> T:
     """Look until there is something true to see, and return it.
 
-    With ``progress`` the time begins anew whenever that gives another value.
+    ``progress`` gives another value while work goes on. Then the time counts from its last change.
 
     Raises:
         AssertionError: nothing within so many seconds.

@@ -270,7 +270,7 @@ class WakeUps:
     def is_left(self, session: Session) -> bool:
         """Whether it is too old, or other sessions left its server or lost their way to it.
 
-        It only listens, so nobody would notice that it hears nothing more.
+        Nobody sends anything on it, so a dead connection would not be noticed.
         """
         connections = self._connections
         return session.is_old or session.made_at < max(connections.switched_at, connections.lost_at)

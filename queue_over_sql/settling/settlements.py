@@ -817,7 +817,7 @@ class Settlements:
                     observer.dead_lettered(name, of, reason)
 
     def _level(self, outcome: str, *, rejected: int) -> int:
-        """Whoever rejects a message has decided so; all others are failures."""
+        """The level at which a dead letter is logged: a caller decides a reject, the rest fails."""
         if outcome == Outcome.REJECTED:
             return rejected
         return self._context.expiry_level if outcome == Outcome.EXPIRED else logging.ERROR
