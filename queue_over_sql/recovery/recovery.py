@@ -85,6 +85,9 @@ _IDLE_US: Final = 600_000_000
 _ATTEMPTS_SECONDS: Final = 60.0
 # How often what is in hand is compared with the slots of a limit.
 _COUNTED_SECONDS: Final = 15.0
+# How soon to try again what the database refused to give back, and when to forget that it did.
+_REFUSED_SECONDS: Final = 5.0
+_FORGET_SECONDS: Final = 600.0
 
 
 class Recovery:
@@ -94,8 +97,8 @@ class Recovery:
         self._context = context
         self._settlements = Settlements(context, lambda _: None)
         self.unreadable = UnreadableRows(context)
-        # What the database refused to give back, so that this is logged once.
-        self._refused: set[int] = set()
+        # When to try again what the database refused to give back, on the monotonic clock.
+        self._refused: dict[int, float] = {}
         # Limits how often a short claim recovers messages; a pass of the reaper delays it.
         self.pace = RateLimit(context.service.reaper_seconds, ready=False)
         # When rows were looked through for edited claims, and up to which.
@@ -454,7 +457,16 @@ class Recovery:
 
     def _all(self, find: Find, reason: str) -> Iterator[ReaperReport]:
         context = self._context
-        look = partial(find, sql=context.sql, max_attempts=context.settings.max_attempts)
+        forgotten = time.monotonic() - _FORGET_SECONDS
+        self._refused = {id_: at for id_, at in self._refused.copy().items() if at > forgotten}
+
+        def look(connection: Connection, limit: int) -> list[DeadClaim]:
+            # What is refused must not fill the batch.
+            refused, now = self._refused, time.monotonic()
+            most, allowed = limit + len(refused), context.settings.max_attempts
+            found = find(connection, sql=context.sql, max_attempts=allowed, limit=most)
+            return [each for each in found if refused.get(each.message_id, now) <= now][:limit]
+
         # Usually there is nothing, and finding that out needs no transaction.
         if not context.run(partial(look, limit=1)):
             return
@@ -551,18 +563,20 @@ class Recovery:
         def leave(ids: Sequence[int], reason: str) -> None:
             # It may be one that cannot be read.
             self.unreadable.note(DatabaseRefused(reason))
-            for message_id in set(ids) - self._refused:
+            for message_id in set(ids) - self._refused.keys():
                 _log.error(
                     "Message %d of queue %s stays claimed, because the database refused to give it "
                     "back: %s. Mend what refuses it: then it comes back by itself.",
                     message_id,
                     context.name,
-                    visible(reason, keep=""),
+                    visible(reason, keep="").rstrip("."),
                     extra={"queue": context.name, "message_id": message_id},
                 )
-            self._refused.update(ids)
+            self._refused |= dict.fromkeys(ids, time.monotonic() + _REFUSED_SECONDS)
 
         given, _ = apart(connection, sql, settlement.ids, give_some, leave)
+        for message_id in given:
+            self._refused.pop(message_id, None)
         return given
 
     def _buried(

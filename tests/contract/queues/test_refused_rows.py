@@ -9,6 +9,7 @@ from sqlalchemy import MetaData, Table, create_engine, delete, insert, select
 
 from queue_over_sql import ClaimLost, DatabaseRefused, FixedDelay, NotFinished, Publication
 from queue_over_sql.durable.consumer import AdvanceRequest, DurableConsumer
+from queue_over_sql.recovery import recovery
 from queue_over_sql.values.reasons import REFUSED
 from tests.waiting import wait_until
 
@@ -375,3 +376,19 @@ def test_what_cannot_be_given_back_keeps_no_other_claim_of_the_dead(
     _run(database, lambda c: c.exec_driver_sql(f"{'DROP' if is_sqlite else 'ALTER'} {undo}"))
     wait_until(lambda: come_back(3))
     assert 4 == found[-1]
+
+
+@pytest.mark.default_on("sqlite", "postgresql")
+def test_what_cannot_be_given_back_fills_no_batch(
+    jobs: Queue, database: TestDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as the reaper looks at together keep no claim behind them from coming back."""
+    monkeypatch.setattr(recovery, "BATCH", 2)
+    is_sqlite = database.engine == "sqlite"
+    _run(database, lambda c: c.exec_driver_sql(_TRIGGER if is_sqlite else _CHECK))
+    for number in range(6):
+        jobs.publish(number, kind="four" if number < 5 else None, max_attempts=9)
+    assert 6 == len(jobs.consume(6, lease=0.05))
+    found: list[Message] = []
+    wait_until(lambda: found.extend(jobs.consume(6)) or found)
+    assert [5] == [message.payload for message in found]
