@@ -176,9 +176,17 @@ class Definition:
         except UNREADABLE as error:
             msg = (
                 f"The definition of schedule {schedule!r} in queue_over_sql_schedules cannot be "
-                f"read: {error}. Remove the schedule and add it again."
+                f"read: {error}. Add the schedule again."
             )
             raise QueueError(msg) from error
+
+    @staticmethod
+    def if_readable(schedule: str, text: str) -> Definition | None:
+        """As ``from_json``; None if ``to_json`` did not write this."""
+        try:
+            return Definition.from_json(schedule, text)
+        except QueueError:
+            return None
 
 
 def _read(data: Any) -> Definition:

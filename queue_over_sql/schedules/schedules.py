@@ -104,7 +104,7 @@ class Schedules:
 
         If an equal schedule with this name exists, nothing changes. If it differs, it is changed,
         and so are its messages that are not due yet, except those that a consumer holds. A paused
-        schedule stays paused.
+        schedule stays paused. One that cannot be read is written anew, and logged.
 
         Args:
             name: 1 to 150 characters.
@@ -248,8 +248,10 @@ class Schedules:
         scope, stored = self._access.scope(), self._access.stored(name)
         before = None
         if stored is not None:
-            present = Definition.from_json(stored.name, stored.definition)
-            if stored.queue == target.name and wanted.same_as(present):
+            present = Definition.if_readable(stored.name, stored.definition)
+            if present is None:
+                _log.warning("Schedule %r could not be read, and is written anew.", name)
+            elif stored.queue == target.name and wanted.same_as(present):
                 return stored
             before = self._access.tables_of(stored.queue)
         messages = ScheduledMessages(target, name, wanted)

@@ -27,6 +27,7 @@ from sqlalchemy import (
 from queue_over_sql import (
     PayloadInvalid,
     PayloadTooLarge,
+    QueueError,
     QueueNotFound,
     ScheduleNotFound,
     ServiceClosed,
@@ -279,6 +280,24 @@ def test_a_definition_that_nobody_can_read(
     assert any("Europe/Atlantis" in line.getMessage() for line in caplog.records)
     assert ["a", "b"] == [schedule.name for schedule in service.schedules.list()]
     assert broken.cron == service.schedules.get("a").cron
+
+
+@pytest.mark.engines("sqlite")
+def test_a_start_writes_anew_what_cannot_be_read(
+    service: QueueService, queue: Queue, engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Start-up code adds its schedules, and one bad row must not keep a server from starting."""
+    service.schedules.add("a", queue, 1, every=1, delay=60)
+    service.schedules.pause("a")
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE queue_over_sql_schedules SET definition = 'garbage'"))
+    with pytest.raises(QueueError, match=r"cannot be read: .* Add the schedule again"):
+        service.schedules.get("a")
+    assert 2 == service.schedules.add("a", queue, 2, every=1, delay=60).payload
+    assert ["Schedule 'a' could not be read, and is written anew."] == caplog.messages
+    assert service.schedules.get("a").paused
+    service.schedules.resume("a")
+    assert {2} == set(payloads(everything(queue)))
 
 
 # ---------------------------------------------------------------- engines of the user's
