@@ -107,7 +107,8 @@ class World:
         most_attempts: how often a message is tried.
         overruns: whether a claim that finds too few locks the message behind what it looked for,
             too, as InnoDB does.
-        places: when each message was due first, and its id, once a consumer has seen it.
+        places: when each message was due first, and its id, once that is known. MySQL does not tell
+            a publisher: of what was replaced before a consumer had it, nobody knows.
         ids: the id of each message.
         groups: the group of each message.
         stamps: the call of each claim.
@@ -135,9 +136,12 @@ class World:
     def seen(self, message: Message) -> str:
         """Note what a message says of itself; returns its label."""
         label = str(message.kind)
-        due = round(message.scheduled_at.timestamp() * 1_000_000)
-        self.places.setdefault(label, (due, message.id))
+        self.note_place(label, message.scheduled_at, message.id)
         return label
+
+    def note_place(self, label: str, due: datetime, number: int) -> None:
+        """Note when a message was due first, and its id."""
+        self.places.setdefault(label, (round(due.timestamp() * 1_000_000), number))
 
     def labels(self, number: int) -> list[str]:
         """The messages that have had an id: one that replaces another has that one's."""
@@ -153,7 +157,7 @@ class World:
 
     def place(self, label: str, item: Item) -> tuple[int, int, int, int]:
         """Where a message is in the order of the queue."""
-        due, number = self.places.get(label, (0, self.ids.get(label, 0)))
+        due, number = self.places.get(label, (_UNKNOWN, self.ids.get(label, 0)))
         return item.back, -item.front, due, number
 
 
@@ -225,6 +229,9 @@ def _seconds(call: Call) -> range:
     return range(first, last + 1, ADVANCE)
 
 
+# When a message was due first of which nobody has told: then no claim is wrong that leaves it.
+_UNKNOWN: Final = 2**63
+
 WAITING: Final = ("ready", "delayed", "held")
 LIVE: Final = (*WAITING, "claimed")
 
@@ -257,7 +264,11 @@ class Publish(Act):
         except DuplicateKey:
             return "duplicate"
         hands.world.ids[self.label] = published.id
-        return "published" if published.outcome == "created" else ("replaced", published.id)
+        if published.outcome != "created":
+            return "replaced", published.id
+        if (due := options.get("at", published.published_at)) is not None:
+            hands.world.note_place(self.label, due, published.id)
+        return "published"
 
     def follow(
         self, state: State, result: Any, call: Call, context: Context
