@@ -28,7 +28,7 @@ IN_TURN = (("mysql", "mariadb", "h2"), ("mysql", "mariadb"))
 
 Those of the first line that a test runs on.
 """
-WHERE_IN_TURN = ("tests/contract/", "tests/chaos/")
+WHERE_IN_TURN = ("tests/contract/", "tests/chaos/", "tests/sql_api/", "tests/web/")
 """Where they do so."""
 
 
