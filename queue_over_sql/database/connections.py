@@ -13,6 +13,7 @@ import logging
 import math
 import os
 import random
+import sys
 import time
 import weakref
 from typing import TYPE_CHECKING, TypeVar
@@ -679,6 +680,7 @@ class Connections:
         if self.watchdog.gave_up:
             msg = f"The database {self.where} did not answer within the time limit."
             raise DatabaseUnavailable(msg)
+        handled = sys.exception()
         try:
             with self.watchdog.connecting():
                 return self.runtime.obtained(self._check_out, self._close_unused)
@@ -686,7 +688,7 @@ class Connections:
             # SQLAlchemy does not wrap what asyncpg raises for a closed port or an unknown host.
             raise self.errors.unavailable(error) from error
         except DBAPIError as error:
-            interruption = interruption_behind(error)
+            interruption = interruption_behind(error, handled)
             if interruption is not None:
                 raise interruption from error
             raise self.errors.unavailable(error) from error

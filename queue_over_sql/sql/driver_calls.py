@@ -269,17 +269,24 @@ _DRIVERS: Final = frozenset({"psycopg", "pymysql", "sqlite3"})
 _OF_DRIVERS: Final = sys.stdlib_module_names | {"cryptography", "sqlalchemy"}
 
 
-def interruption_behind(error: DBAPIError) -> BaseException | None:
+def interruption_behind(
+    error: DBAPIError, handled: BaseException | None = None
+) -> BaseException | None:
     """The caller's own exception, raised by a signal, that a driver took for its own failure.
 
     During a connect, or the ping of a pooled connection, drivers raise errors about their
     half-finished work.
+
+    Args:
+        error: the driver's error.
+        handled: what somebody was handling before the driver began: Python says that it is behind
+            each error from then on.
     """
     driver = type(error.orig).__module__.partition(".")[0]
     if driver not in _DRIVERS:
         return None
     found: BaseException | None = error.orig
-    while found is not None:
+    while found is not None and found is not handled:
         module = type(found).__module__.partition(".")[0]
         known = module == driver or module in _OF_DRIVERS or isinstance(found, OSError)
         if not known or not isinstance(found, Exception):

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from collections.abc import Callable
 
 import pymysql
+import pytest
 from sqlalchemy.exc import DBAPIError
 
+from queue_over_sql import DatabaseUnavailable, QueueService
 from queue_over_sql.sql.driver_calls import interruption_behind
 
 
@@ -40,3 +43,28 @@ def test_failures_of_the_driver_are_its_own() -> None:
         *(asyncio.IncompleteReadError(b"", 4), struct.error()),
     ):
         assert interruption_behind(failure(inside)) is None
+
+
+def test_what_the_caller_handles_is_no_interruption() -> None:
+    """Who publishes while it handles an error of its own learns that the database is away."""
+    service = QueueService("sqlite:////missing/folder/queues.db")
+    alarm, handled = TimedOut(), ValueError()
+
+    def look() -> None:
+        with pytest.raises(DatabaseUnavailable):
+            service.create_queue("jobs")
+        assert interruption_behind(failure(alarm), handled) is alarm
+        assert interruption_behind(failure(OSError()), handled) is None
+
+    while_handling(handled, look)
+    service.stop()
+
+
+def while_handling(error: Exception, act: Callable[[], object]) -> None:
+    def fail() -> None:
+        raise error
+
+    try:
+        fail()
+    except type(error):
+        act()
