@@ -15,6 +15,7 @@ from queue_over_sql.worker.handler import Handler, check_kind, refuse_unfinished
 from queue_over_sql.worker.handler_run import HandlerRun
 from queue_over_sql.worker.processes import Supervisor, obey_supervisor, unblock_signals
 from queue_over_sql.worker.source_files import SourceFiles
+from queue_over_sql.worker.transactions import NotCalled
 from queue_over_sql.worker.worker import Worker, handlers_of, narrow, stop_at_once
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ __all__ = [
     "Handler",
     "HandlerRun",
     "LeaseKeeper",
+    "NotCalled",
     "SourceFiles",
     "Supervisor",
     "check_kind",

@@ -17,6 +17,7 @@ from queue_over_sql.queue import core_of
 from queue_over_sql.settling.failures import instead_of
 from queue_over_sql.worker.handler import refuse_unfinished
 from queue_over_sql.worker.time_limits import HandlerStopped
+from queue_over_sql.worker.transactions import NotCalled
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -128,7 +129,7 @@ def _reporting(
     finally:
         seconds = time.monotonic() - began
         # An abandoned call was already reported, and a stopped one did not fail.
-        if observer is not None and not isinstance(error, HandlerStopped):
+        if observer is not None and not isinstance(error, HandlerStopped | NotCalled):
             observer.handled(queue, facts, seconds, error)
         if error is None:
             names = ", ".join(map(repr, messages))

@@ -31,7 +31,11 @@ _REPEAT_SECONDS = 30.0
 
 
 class NotCalled(Exception):
-    """The database could not be reached before the call, so the handler did not fail."""
+    """The database could not be reached before the call, so the handler did not fail.
+
+    Its messages are given back, and this delivery does not count. What raises it in place of a
+    handler raises it from the error.
+    """
 
 
 class TransactionConflict(Exception):

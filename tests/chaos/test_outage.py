@@ -15,7 +15,14 @@ import pytest
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.pool import NullPool
 
-from queue_over_sql import DatabaseUnavailable, FixedDelay, Publication, Queue, QueueService
+from queue_over_sql import (
+    DatabaseUnavailable,
+    FixedDelay,
+    Message,
+    Publication,
+    Queue,
+    QueueService,
+)
 from queue_over_sql.testing.plugin import TestDatabase, TestServer
 from tests.chaos.account import create_effects, effects, live_tokens
 from tests.chaos.processes import Crew, Process
@@ -222,6 +229,39 @@ def test_the_callers_pool_may_hold_dead_connections(
             queue.publish({"token": "after"}, connection=connection)
         engine.dispose()
     assert 3 == queue.stats().live
+
+
+class ShopError(Exception):
+    """A handler's own: neither Python's nor a driver's."""
+
+
+@pytest.mark.default_on("postgresql")
+def test_who_fails_while_the_database_is_away_is_tried_again(
+    server: TestServer,
+    connect: Callable[[], QueueService],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The failure is told as soon as the database is back, and not when its lease ends."""
+    service = connect()
+    service.create_queue("jobs", retry=FixedDelay(0), lease=600).publish("once more")
+    attempts: list[int] = []
+    worker = service.worker(concurrency=1)
+
+    @worker.handle("jobs")
+    def fail_once(message: Message) -> None:
+        attempts.append(message.attempt)
+        if message.attempt == 1:
+            server.stop()
+            raise ShopError("while the database is away")
+
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(worker.run)
+        eventually(lambda: "The handler of queue jobs raised" in caplog.text, "the failure")
+        server.start()
+        eventually(lambda: 2 == len(attempts), "the second attempt")
+        worker.stop()
+        ended.result(60.0)
+    assert [1, 2] == attempts
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from django.apps import apps
 from django.conf import settings
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured, SuspiciousOperation
-from django.db import DEFAULT_DB_ALIAS, connections, transaction
+from django.db import DEFAULT_DB_ALIAS, connections
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
@@ -179,15 +179,6 @@ class Backend(BaseTaskBackend):
             # The task is enqueued all the same: its caller is not to enqueue it again.
             message = None
         return datetime.now(UTC) if message is None else message.published_at
-
-    @contextlib.contextmanager
-    def transaction(self) -> Iterator[Any]:
-        """The transaction in which a task runs, if the backend is ``atomic``; else None."""
-        if not self.atomic:
-            yield None
-            return
-        with transaction.atomic(self.database):
-            yield connections[self.database]
 
     def create_queues(self) -> None:
         """Create the queues, or bring their settings up to date."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
 
-from django.db import close_old_connections
+from django.db import InterfaceError, OperationalError, close_old_connections, connections
+from django.db.transaction import atomic
 
+from queue_over_sql import DatabaseUnavailable
 from queue_over_sql.contrib.django.backend import Backend, backend_named
 from queue_over_sql.contrib.django.names import (
     TaskContext,
@@ -17,9 +21,13 @@ from queue_over_sql.contrib.django.names import (
     task_started,
 )
 from queue_over_sql.contrib.django.services import service
+from queue_over_sql.inside.workers import NotCalled
 
 if TYPE_CHECKING:
     from queue_over_sql import Message, Worker
+
+# How long a task rests that could not begin, because Django could not reach the database.
+_REST_SECONDS: Final = 1.0
 
 
 def make_worker(alias: str = "default", *, max_tasks: int | None = None, **options: Any) -> Worker:
@@ -81,14 +89,19 @@ class _Runner:
 
     def __call__(self, message: Message) -> None:
         backend = self._backend
-        result = backend.result_of(message)
+        try:
+            result = backend.result_of(message)
+        except DatabaseUnavailable as error:
+            raise NotCalled from error
         task_started.send(type(backend), task_result=result)
         try:
-            with backend.transaction() as connection:
+            with _transaction(backend) as connection:
                 value = normalize_json(_called(result))
                 # An operator may have changed what the archive keeps.
                 kept = backend.queue(message.queue).settings.archive == "all"
                 message.ack(result=value if kept else None, connection=connection)
+        except NotCalled:
+            raise
         except BaseException as error:
             # Signals interrupt the main thread only; in another one a task has raised it.
             interrupted = isinstance(error, KeyboardInterrupt) and _is_main()
@@ -111,6 +124,25 @@ class _Runner:
         result = self._backend.result_of(found)
         if result.is_finished:
             task_finished.send(type(self._backend), task_result=result)
+
+
+@contextlib.contextmanager
+def _transaction(backend: Backend) -> Iterator[Any]:
+    """The transaction in which a task runs, if the backend is ``atomic``; else None.
+
+    Raises:
+        NotCalled: it could not begin, because the database is away or locked for too long.
+    """
+    if not backend.atomic:
+        yield None
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(atomic(backend.database))
+        except (OperationalError, InterfaceError) as error:
+            time.sleep(_REST_SECONDS)
+            raise NotCalled from error
+        yield connections[backend.database]
 
 
 def _is_main() -> bool:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sqlalchemy import make_url
 
 from queue_over_sql.testing import drain
 from tests.contrib.django import site
@@ -175,6 +177,39 @@ def test_what_an_atomic_task_writes_counts_once(
     good.refresh()
     bad.refresh()
     assert ("SUCCESSFUL", "FAILED") == (good.status, bad.status), database.engine
+
+
+@pytest.mark.engines("sqlite")
+def test_a_task_that_could_not_begin_has_not_failed(shop: Any, database: TestDatabase) -> None:
+    """Its transaction waited too long for the lock of another one: it is given back, uncounted."""
+    from django.db import connections
+    from django_tasks import signals
+
+    from queue_over_sql.contrib.django.running import make_worker
+
+    connections.settings["default"]["OPTIONS"]["timeout"] = 0.1
+    with connections["default"].cursor() as cursor:
+        cursor.execute("CREATE TABLE effects_of_tasks (n INTEGER)")
+    file = str(make_url(database.url).database)
+    other = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
+    starts: list[str] = []
+
+    def on_start(task_result: Any, **_: Any) -> None:
+        starts.append(task_result.id)
+        if len(starts) == 1:
+            other.execute("BEGIN IMMEDIATE")
+            threading.Timer(1.5, lambda: other.execute("ROLLBACK")).start()
+
+    result = shop.count.enqueue()
+    signals.task_started.connect(on_start)
+    try:
+        make_worker("atomic", concurrency=1).run(until_empty=True)
+    finally:
+        signals.task_started.disconnect(on_start)
+        other.close()
+    result.refresh()
+    assert ("SUCCESSFUL", 1) == (result.status, result.attempts)
+    assert [result.id] * 2 == starts
 
 
 @pytest.mark.engines("sqlite")
