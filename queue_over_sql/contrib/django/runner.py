@@ -39,13 +39,13 @@ class StopServices:
         Copies of databases for parallel tests are complete.
         """
         _stop_live_services()
-        if not self.keepdb:
-            for connection in connections.all():
-                if hasattr(connection, "is_in_memory_db"):
-                    name = connection.settings_dict["TEST"]["NAME"]
-                    if name:  # else it is in memory
-                        _remove_left(Path(name))
-                        _complete_before_copies(connection)
+        for connection in connections.all():
+            on_file = None
+            if hasattr(connection, "is_in_memory_db") and not self.keepdb:
+                on_file = connection.settings_dict["TEST"]["NAME"]  # None: it is in memory
+            if on_file:
+                _remove_left(Path(on_file))
+            _prepare_copies(connection, complete=bool(on_file))
         return super().setup_databases(**options)  # type: ignore[misc]
 
     def teardown_databases(self, *arguments: Any, **options: Any) -> None:
@@ -70,16 +70,22 @@ def _stop_live_services() -> None:
     stop_services()
 
 
-def _complete_before_copies(connection: Any) -> None:
-    """Write what is in the write-ahead log to the file that Django copies for parallel tests."""
+def _prepare_copies(connection: Any, *, complete: bool) -> None:
+    """Stop the services that migrations have made before Django copies their database.
+
+    PostgreSQL copies none that anybody is connected to. ``complete`` writes what is in the
+    write-ahead log to the file that is copied.
+    """
     clone = connection.creation.clone_test_db
 
-    def complete_and_clone(*arguments: Any, **options: Any) -> None:
-        with connection.cursor() as cursor:
-            cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    def prepare_and_clone(*arguments: Any, **options: Any) -> None:
+        stop_services()
+        if complete:
+            with connection.cursor() as cursor:
+                cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         clone(*arguments, **options)
 
-    connection.creation.clone_test_db = complete_and_clone
+    connection.creation.clone_test_db = prepare_and_clone
 
 
 def _remove_left(database: Path) -> None:

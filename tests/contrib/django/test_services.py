@@ -94,6 +94,31 @@ def test_no_test_reaches_the_live_database(
     assert f"for the database {make_url(database.url).database}," in told
 
 
+@pytest.mark.engines("sqlite")
+@pytest.mark.usefixtures("shop")
+def test_no_service_is_open_while_databases_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A migration may have made one, and PostgreSQL copies no database that is in use."""
+    from django.db import connections
+    from django.test.runner import DiscoverRunner
+
+    from queue_over_sql.contrib.django import service
+    from queue_over_sql.contrib.django.runner import Runner
+    from queue_over_sql.contrib.django.services import opened_databases
+
+    creation, opened = connections["default"].creation, list[bool]()
+
+    def set_up(_: Any) -> None:
+        assert service().queue("default").stats().ready == 0
+        creation.clone_test_db(suffix="1")
+
+    monkeypatch.setattr(
+        creation, "clone_test_db", lambda **_: opened.append(bool(list(opened_databases())))
+    )
+    monkeypatch.setattr(DiscoverRunner, "setup_databases", set_up)
+    Runner(keepdb=True).setup_databases()
+    assert [False] == opened
+
+
 def test_what_parallel_tests_leave_is_removed(tmp_path: Path) -> None:
     """SQLite would read it into the next database of the same name; others' files stay."""
     site.set_up()
