@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Delete, Integer, Select, Update, delete, false, literal, select, update
 
 from queue_over_sql.queues.registry import may_claim
-from queue_over_sql.statements.claims import eligible, oldest_first, stamp_values
+from queue_over_sql.statements.claims import (
+    eligible,
+    finds_first,
+    found_first,
+    oldest_first,
+    stamp_values,
+)
 from queue_over_sql.statements.parameters import (
     among_ids,
     number,
@@ -37,8 +43,12 @@ def pick_rows(tables: QueueTables, where: Where | None) -> Select[Any]:
     If the dialect has an index hint, the index gives the order and there is no ORDER BY, because
     such an engine locks every matching row when it sorts.
     """
+    columns = *tables.message_columns(tables.live), tables.expressions.now().label("now")
+    if finds_first(tables, where):
+        found = found_first(tables, columns, where, may_claim(tables))
+        return found.limit(number("p_count"))
     statement = (
-        select(*tables.message_columns(tables.live), tables.expressions.now().label("now"))
+        select(*columns)
         .where(eligible(tables, where, ranged=where is None), may_claim(tables))
         .limit(number("p_count"))
         .with_for_update(skip_locked=tables.features.skip_locked)

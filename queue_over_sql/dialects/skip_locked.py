@@ -8,8 +8,9 @@ from queue_over_sql.claiming import statements
 from queue_over_sql.claiming.strategy import Claims
 from queue_over_sql.message import MessageRow
 from queue_over_sql.sql.compiled import StatementCache
+from queue_over_sql.statements.claims import finds_first
 from queue_over_sql.statements.parameters import batches, bucket_of, id_values
-from queue_over_sql.statements.requests import ClaimRequest, stamped_row
+from queue_over_sql.statements.requests import ClaimRequest, look_for, stamped_row
 
 
 class LockedClaims(Claims):
@@ -19,8 +20,12 @@ class LockedClaims(Claims):
         self, connection: Connection, sql: StatementCache, request: ClaimRequest
     ) -> list[MessageRow]:
         # A bounded UPDATE along the index would collect the whole backlog on MySQL.
-        pick = sql.get(statements.pick_rows, request.where)
-        picked = pick.run(connection, request.wanted()).all()
+        pick, wanted = sql.get(statements.pick_rows, request.where), request.wanted()
+        picked = pick.run(connection, wanted).all()
+        if len(picked) < request.count and finds_first(sql.subject, request.where):
+            # Others may have locked all that were found.
+            far = {"p_look": look_for(request.count, far=True)}
+            picked = pick.run(connection, wanted | far).all()
         if not picked:
             return []
         now = picked[0][-1]

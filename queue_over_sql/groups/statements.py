@@ -26,7 +26,13 @@ from sqlalchemy import (
 
 from queue_over_sql.queues.registry import may_claim
 from queue_over_sql.schema.queue_tables import MESSAGE_COLUMNS
-from queue_over_sql.statements.claims import eligible, fitting, oldest_first
+from queue_over_sql.statements.claims import (
+    eligible,
+    finds_first,
+    fitting,
+    found_first,
+    oldest_first,
+)
 from queue_over_sql.statements.parameters import among_ids, bucket_of, by_id, number, update_by_id
 
 if TYPE_CHECKING:
@@ -90,13 +96,17 @@ def window(
     """
     live = tables.live
     ranged = where is None
+    columns: tuple[ColumnElement[Any], ...] = (
+        live.c.id,
+        live.c.group_key,
+        live.c.available_at,
+        tables.expressions.now().label("now"),
+    )
+    if locked and finds_first(tables, where):
+        found = found_first(tables, columns, where, *_past(live, past), may_claim(tables))
+        return found.limit(number("p_window"))
     statement = (
-        select(
-            live.c.id,
-            live.c.group_key,
-            live.c.available_at,
-            tables.expressions.now().label("now"),
-        )
+        select(*columns)
         .where(eligible(tables, where, ranged=ranged), *_past(live, past), may_claim(tables))
         .limit(number("p_window"))
     )

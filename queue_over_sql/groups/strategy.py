@@ -8,6 +8,7 @@ from queue_over_sql.errors import UnsupportedByEngine
 from queue_over_sql.groups import statements
 from queue_over_sql.message import AGE
 from queue_over_sql.statements.parameters import batches, bucket_of, id_values
+from queue_over_sql.statements.requests import look_for
 from queue_over_sql.values.limits import MOST_IN_HAND
 from queue_over_sql.values.options import GROUP_KEY
 from queue_over_sql.values.rates import Bucket, Rate
@@ -101,6 +102,7 @@ class GroupRequest(NamedTuple):
             self.claim.stamp()
             | self.claim.wanted()
             | {"p_window": self.window, "p_limit": self.rules.limit, "p_most": self.most}
+            | {"p_look": look_for(self.window)}
             | statements.past_values(self.past)
         )
 

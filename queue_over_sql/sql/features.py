@@ -33,6 +33,9 @@ class Features:
     # -- statements
     skip_locked: bool = False
     """SELECT … FOR UPDATE SKIP LOCKED works."""
+    locks_what_it_rejects: bool = False
+    """It keeps the locks on rows that it read along an index, and that did not match the rest of
+    the condition, until the transaction ends. Others that skip locked rows skip these."""
     reads_the_past: bool = False
     """A transaction of a caller may read what was committed when it began, while it locks the
     newest rows."""

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import BigInteger, ColumnElement, and_, case, func, literal_column, or_
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Select,
+    and_,
+    case,
+    func,
+    literal_column,
+    or_,
+    select,
+)
 
 from queue_over_sql.statements.parameters import next_attempt, number, words
 from queue_over_sql.values.durations import LONGEST_US
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.statements.requests import Where
 
@@ -42,6 +54,38 @@ def fitting(tables: QueueTables, where: Where | None) -> list[ColumnElement[bool
         # Messages that this server cannot read stay in the queue for another one.
         wanted.append(or_(live.c.kind.is_(None), live.c.kind.in_(tables.known_kinds)))
     return wanted
+
+
+def finds_first(tables: QueueTables, where: Where | None) -> bool:
+    """Whether a claim has to find messages before it locks them, by ``found_first``."""
+    return tables.features.locks_what_it_rejects and bool(fitting(tables, where))
+
+
+def found_first(
+    tables: QueueTables,
+    columns: Iterable[ColumnElement[Any]],
+    where: Where | None,
+    *conditions: ColumnElement[bool],
+) -> Select[Any]:
+    """Find the oldest ``p_look`` eligible messages, and lock those that nobody has locked.
+
+    It locks them one after another, by their ids, until it has as many as its limit says. A row
+    that was found is looked at again under its lock.
+    """
+    live, order = tables.live, oldest_first(tables)
+    fits = eligible(tables, where, ranged=where is None)
+    oldest = select(live.c.id).where(fits, *conditions).limit(number("p_look"))
+    hint = tables.expressions.claim_range_hint(tables.base_name)
+    if where is None and hint is not None:
+        oldest = oldest.order_by(live.c.consumer_id, *order).with_hint(live, hint)
+    else:
+        # An index of the user may serve a condition better.
+        oldest = oldest.order_by(*order)
+    found = oldest.subquery("found")
+    statement = select(*columns).select_from(found.join(live, live.c.id == found.c.id))
+    # In the order in which they were found.
+    in_order = statement.where(eligible(tables, where)).prefix_with("STRAIGHT_JOIN")
+    return in_order.with_for_update(skip_locked=True)
 
 
 def oldest_first(tables: QueueTables) -> tuple[ColumnElement[Any], ...]:

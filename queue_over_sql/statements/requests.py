@@ -112,7 +112,18 @@ def wanted(priority: int, count: int, low: int = 0, edits: int = ANY_EDITS) -> d
         low: the earliest due time in microseconds; 0 for a full look.
         edits: claim nothing if the queue has another edit count.
     """
-    return {"p_priority": priority, "p_low": low or ALWAYS, "p_edits": edits, "p_count": count}
+    return {
+        "p_priority": priority,
+        "p_low": low or ALWAYS,
+        "p_edits": edits,
+        "p_count": count,
+        "p_look": look_for(count),
+    }
+
+
+def look_for(count: int, *, far: bool = False) -> int:
+    """Among how many messages to look for some, where others may have locked the first ones."""
+    return 4 * count + (10_000 if far else 100)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

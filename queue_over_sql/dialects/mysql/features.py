@@ -37,6 +37,7 @@ MARIADB: Final = dataclasses.replace(
     name="mariadb",
     oldest_version=(10, 6),
     too_old="mariadb {needed} or newer is required; this server is {found}.",
+    locks_what_it_rejects=True,
     insert_returning=True,
     delete_returning=True,
     id_step=None,

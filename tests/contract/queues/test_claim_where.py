@@ -6,11 +6,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import Column, DateTime, Integer, or_
+from sqlalchemy import Column, DateTime, Integer, String, or_
 
 from queue_over_sql import Publication
 
 if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
     from queue_over_sql import Queue, QueueService
 
 DAYS = [datetime(2026, 1, day) for day in range(1, 7)]  # noqa: DTZ001 - a plain column holds it
@@ -62,3 +64,32 @@ def test_text_is_no_condition(visits: Queue) -> None:
     """SQL as text is refused with a sentence, not passed on."""
     with pytest.raises(TypeError, match="SQLAlchemy condition"):
         claimed(visits, "n = 1")
+
+
+@pytest.mark.engines("postgresql", "mysql", "mariadb", "h2")
+@pytest.mark.default_on("postgresql", "mariadb")
+@pytest.mark.threads("the server decides")
+@pytest.mark.parametrize("grouped", [False, True], ids=["plain", "groups"])
+def test_a_condition_hides_no_message_from_others(
+    service: QueueService, engine: Engine, grouped: bool
+) -> None:
+    """Who looks past older messages locks none of them: others get the oldest, and the next."""
+    settings: dict[str, Any] = {"group_limit": 1} if grouped else {}
+    queue = service.create_queue("visits", columns=[Column("region", String(8))], **settings)
+    queue.publish_many(
+        Publication(
+            n, columns={"region": "us" if n >= 50 else "eu"}, group=f"g{n}" if grouped else None
+        )
+        for n in range(60)
+    )
+    of_us = queue.table.c.region == "us"
+    readers = engine.execution_options(isolation_level="READ COMMITTED")
+    with readers.begin() as first, readers.begin() as second:
+        assert [50] == [m.payload for m in queue.take(1, connection=first, where=of_us)]
+        assert [0, 1, 2] == [each.payload for each in queue.consume(3)]
+        if grouped:
+            # It has locked the next groups of its region, too.
+            return
+        assert [51] == [m.payload for m in queue.take(1, connection=second, where=of_us)]
+        assert [52, 53] == [each.payload for each in queue.consume(2, where=of_us)]
+        assert [54, 55, 56, 57, 58, 59] == [each.payload for each in queue.consume(99, where=of_us)]

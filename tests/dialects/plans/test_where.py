@@ -202,6 +202,8 @@ def test_a_selective_claim_reads_no_more_than_an_index(
     assert statements
     for statement in statements:
         found = plan(crowd, EXPLAIN[crowd.engine], statement)
+        # MariaDB reads all that it has found.
+        found = re.sub(r'"<DERIVED2>",\s*"ACCESS_TYPE": "ALL"', "", found)
         assert not re.search(WHOLE_TABLE[crowd.engine], found), found
         assert not re.search(SORT, found), found
         if crowd.engine == "h2":

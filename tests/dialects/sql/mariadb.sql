@@ -588,28 +588,39 @@ WHERE queue_jobs.id IN (:p_id_0, :p_id_1)
 
 -- claim, known kinds (1 of 2)
 -- reads queue_jobs by its claim index
-SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payload AS payload,
-    queue_jobs.headers AS headers, queue_jobs.priority, queue_jobs.published_at,
-    queue_jobs.scheduled_at, queue_jobs.available_at, queue_jobs.attempt_count,
-    queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
-    queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
-    queue_jobs.last_error, queue_jobs.expires_at,
+-- reads queue_jobs by its primary key
+SELECT STRAIGHT_JOIN queue_jobs.id, queue_jobs.message_key, queue_jobs.kind,
+    queue_jobs.payload AS payload, queue_jobs.headers AS headers, queue_jobs.priority,
+    queue_jobs.published_at, queue_jobs.scheduled_at, queue_jobs.available_at,
+    queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id,
+    queue_jobs.consumer_round, queue_jobs.claimed_at, queue_jobs.lease_expires_at,
+    queue_jobs.last_attempt_at, queue_jobs.last_error, queue_jobs.expires_at,
     TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) AS now
-FROM queue_jobs FORCE INDEX (queue_jobs_claim_ix)
-WHERE (queue_jobs.consumer_id IS NULL OR queue_jobs.consumer_id < :consumer_id_1)
+FROM (
+  SELECT queue_jobs.id AS id
+  FROM queue_jobs FORCE INDEX (queue_jobs_claim_ix)
+  WHERE (queue_jobs.consumer_id IS NULL OR queue_jobs.consumer_id < :consumer_id_1)
+    AND queue_jobs.priority = :p_priority
+    AND queue_jobs.available_at >= :p_low
+    AND queue_jobs.available_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+    AND (queue_jobs.kind IS NULL OR queue_jobs.kind IN (:kind_1_1))
+    AND (
+      SELECT CASE WHEN (queue_over_sql_queues.paused_at IS NOT NULL
+          OR queue_over_sql_queues.groups_at IS NOT NULL OR :p_edits >= :param_1
+          AND queue_over_sql_queues.edit_count != :p_edits) THEN 1 END AS anon_1
+      FROM queue_over_sql_queues
+      WHERE queue_over_sql_queues.table_prefix = :table_prefix_1
+        AND queue_over_sql_queues.name = :name_1
+    ) IS NULL
+  ORDER BY queue_jobs.consumer_id, queue_jobs.available_at, queue_jobs.id
+  LIMIT :p_look
+) AS found
+INNER JOIN queue_jobs ON queue_jobs.id = found.id
+WHERE queue_jobs.consumer_id IS NULL
   AND queue_jobs.priority = :p_priority
   AND queue_jobs.available_at >= :p_low
   AND queue_jobs.available_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
-  AND (queue_jobs.kind IS NULL OR queue_jobs.kind IN (:kind_1_1))
-  AND (
-    SELECT CASE WHEN (queue_over_sql_queues.paused_at IS NOT NULL
-        OR queue_over_sql_queues.groups_at IS NOT NULL OR :p_edits >= :param_1
-        AND queue_over_sql_queues.edit_count != :p_edits) THEN 1 END AS anon_1
-    FROM queue_over_sql_queues
-    WHERE queue_over_sql_queues.table_prefix = :table_prefix_1
-      AND queue_over_sql_queues.name = :name_1
-  ) IS NULL
-ORDER BY queue_jobs.consumer_id, queue_jobs.available_at, queue_jobs.id
+  AND (queue_jobs.kind IS NULL OR queue_jobs.kind IN (:kind_2_1))
 LIMIT :p_count
 FOR UPDATE SKIP LOCKED;
 

@@ -256,29 +256,39 @@ WHERE queue_jobs.id = :p_id_0
   AND queue_jobs.consumer_round = :p_round;
 
 -- claim, known kinds (5 of 7)
-SELECT queue_jobs.id, queue_jobs.message_key, queue_jobs.kind, queue_jobs.payload AS payload,
-    queue_jobs.headers AS headers, queue_jobs.priority, queue_jobs.published_at,
-    queue_jobs.scheduled_at, coalesce(queue_jobs.parked_at, queue_jobs.available_at) AS due_at,
-    queue_jobs.attempt_count, queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id,
-    queue_jobs.consumer_round, queue_jobs.claimed_at, queue_jobs.lease_expires_at,
-    queue_jobs.last_attempt_at, queue_jobs.last_error, queue_jobs.expires_at, queue_jobs.group_key,
-    queue_jobs.parked_at, queue_jobs.blocks,
-    TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
-FROM queue_jobs FORCE INDEX (queue_jobs_claim_ix)
-WHERE (queue_jobs.consumer_id IS NULL OR queue_jobs.consumer_id < :consumer_id_1)
+SELECT STRAIGHT_JOIN queue_jobs.id, queue_jobs.message_key, queue_jobs.kind,
+    queue_jobs.payload AS payload, queue_jobs.headers AS headers, queue_jobs.priority,
+    queue_jobs.published_at, queue_jobs.scheduled_at,
+    coalesce(queue_jobs.parked_at, queue_jobs.available_at) AS due_at, queue_jobs.attempt_count,
+    queue_jobs.max_attempts, queue_jobs.lease_us, queue_jobs.consumer_id, queue_jobs.consumer_round,
+    queue_jobs.claimed_at, queue_jobs.lease_expires_at, queue_jobs.last_attempt_at,
+    queue_jobs.last_error, queue_jobs.expires_at, queue_jobs.group_key, queue_jobs.parked_at,
+    queue_jobs.blocks, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+FROM (
+  SELECT queue_jobs.id AS id
+  FROM queue_jobs FORCE INDEX (queue_jobs_claim_ix)
+  WHERE (queue_jobs.consumer_id IS NULL OR queue_jobs.consumer_id < :consumer_id_1)
+    AND queue_jobs.priority = :p_priority
+    AND queue_jobs.available_at >= :p_low
+    AND queue_jobs.available_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+    AND (queue_jobs.kind IS NULL OR queue_jobs.kind IN (:kind_1_1))
+    AND (
+      SELECT CASE WHEN (queue_over_sql_queues.paused_at IS NOT NULL
+          OR queue_over_sql_queues.groups_at IS NULL OR :p_edits >= :param_1
+          AND queue_over_sql_queues.edit_count != :p_edits) THEN 1 END AS anon_1
+      FROM queue_over_sql_queues
+      WHERE queue_over_sql_queues.table_prefix = :table_prefix_1
+        AND queue_over_sql_queues.name = :name_1
+    ) IS NULL
+  ORDER BY queue_jobs.consumer_id, queue_jobs.available_at, queue_jobs.id
+  LIMIT :p_look
+) AS found
+INNER JOIN queue_jobs ON queue_jobs.id = found.id
+WHERE queue_jobs.consumer_id IS NULL
   AND queue_jobs.priority = :p_priority
   AND queue_jobs.available_at >= :p_low
   AND queue_jobs.available_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
-  AND (queue_jobs.kind IS NULL OR queue_jobs.kind IN (:kind_1_1))
-  AND (
-    SELECT CASE WHEN (queue_over_sql_queues.paused_at IS NOT NULL
-        OR queue_over_sql_queues.groups_at IS NULL OR :p_edits >= :param_1
-        AND queue_over_sql_queues.edit_count != :p_edits) THEN 1 END AS anon_1
-    FROM queue_over_sql_queues
-    WHERE queue_over_sql_queues.table_prefix = :table_prefix_1
-      AND queue_over_sql_queues.name = :name_1
-  ) IS NULL
-ORDER BY queue_jobs.consumer_id, queue_jobs.available_at, queue_jobs.id
+  AND (queue_jobs.kind IS NULL OR queue_jobs.kind IN (:kind_2_1))
 LIMIT :p_window
 FOR UPDATE SKIP LOCKED;
 
