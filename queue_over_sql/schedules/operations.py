@@ -158,7 +158,7 @@ def put(
     if _content(record) != _content(seen):
         raise Conflict(name)
     now = store.clock(connection, scope)
-    previous = record and Definition.if_readable(record.name, record.definition)
+    previous = None if record is None else Definition.if_readable(name, record.definition)
     definition = messages.definition.counted_from(now, previous)
     runs = [] if record is None or record.queue != queue else [*record.last_runs]
     if before is not None:

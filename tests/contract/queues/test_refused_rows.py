@@ -390,5 +390,10 @@ def test_what_cannot_be_given_back_fills_no_batch(
         jobs.publish(number, kind="four" if number < 5 else None, max_attempts=9)
     assert 6 == len(jobs.consume(6, lease=0.05))
     found: list[Message] = []
-    wait_until(lambda: found.extend(jobs.consume(6)) or found)
+
+    def come_back() -> bool:
+        found.extend(jobs.consume(6))
+        return bool(found)
+
+    wait_until(come_back)
     assert [5] == [message.payload for message in found]
