@@ -53,6 +53,8 @@ def test_some_schedules_keep_the_promises(theatre: Theatre) -> None:
 
 
 @pytest.mark.full
+# H2's locks may take two seconds a schedule.
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_all_schedules_keep_the_promises(
     theatre: Theatre, engine_name: str, name: str, request: pytest.FixtureRequest
