@@ -206,27 +206,25 @@ class Picking:
         if self._needs_rows and (lacking := met.keys() - self._known):
             self._create_rows(lacking)
             room = self._room(list(met), statements.settings_of_groups)
-        chosen: dict[str, int] = {}
-        left, others = count, 0
         # Most messages of an ordered group may be parked, and so not be met.
         parts = len(met) + sum(each.group is None for each in seen)
         share = count // parts if parts and self._rules.ordered else 0
-        for each in seen:
-            if left <= 0:
-                break
-            if each.group is None:
-                left, others = left - 1, others + 1
-            elif each.group in room and each.group not in chosen:
-                chosen[each.group] = int(
-                    min(max(len(met[each.group]), share), room[each.group], left, self._most)
-                )
-                left -= chosen[each.group]
-        if not self._needs_rows or not chosen:
-            return chosen, others
-        # After the lock, so that it sees every claim of these groups.
-        room = self._room(list(chosen), statements.lock_open)
-        sure = {name: int(min(chosen[name], room[name])) for name in chosen if name in room}
-        return sure, others
+        most = {name: min(max(len(met[name]), share), room[name], self._most) for name in room}
+        if not self._needs_rows:
+            return _oldest(seen, most, count)
+        locked: set[str] = set()
+        buckets: dict[str, Bucket] = {}
+        while True:
+            chosen, others = _oldest(seen, most, count)
+            if not (new := [name for name in chosen if name not in locked]):
+                self._buckets = buckets
+                return chosen, others
+            # After the lock, so that it sees every claim of these groups.
+            room = self._room(new, statements.lock_open)
+            buckets |= self._buckets
+            locked.update(new)
+            # If others have locked one, the next one has its turn.
+            most |= {name: min(most[name], room.get(name, 0)) for name in new}
 
     def _room(self, names: Sequence[str], builder: Builder) -> dict[str, float]:
         """How many messages of each group may be taken; only where it is any."""
@@ -293,3 +291,20 @@ class Picking:
                 rows = self._read(builder, size, values=values, newest=newest)
             found += [tuple(row) for row in rows]
         return found
+
+
+def _oldest(
+    seen: Sequence[Seen], most: Mapping[str, float], count: int
+) -> tuple[dict[str, int], int]:
+    """How many of each group to take, the groups by their oldest message, and how many others."""
+    chosen: dict[str, int] = {}
+    left, others = count, 0
+    for each in seen:
+        if left <= 0:
+            break
+        if each.group is None:
+            left, others = left - 1, others + 1
+        elif each.group not in chosen and (number := int(min(most.get(each.group, 0), left))):
+            chosen[each.group] = number
+            left -= number
+    return chosen, others

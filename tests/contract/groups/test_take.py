@@ -57,6 +57,16 @@ def test_a_take_holds_its_group_and_no_other(jobs: Queue, engine: Engine) -> Non
     assert [a2, a3] == ids_of(consume_exactly(jobs, 2))
 
 
+@pytest.mark.engines("postgresql", "mysql", "mariadb", "h2")
+def test_takes_that_are_open_get_groups_of_their_own(jobs: Queue, engine: Engine) -> None:
+    """Each passes by the groups that others have, and gets the oldest of the next one."""
+    a1, _, b1, c1, c2, d1 = publish(jobs, ["a", "a", "b", "c", "c", "d"])
+    with engine.begin() as one, engine.begin() as two, engine.begin() as three:
+        assert [a1] == ids_of(jobs.take(1, connection=one))
+        assert [b1] == ids_of(jobs.take(1, connection=two))
+        assert [c1, c2, d1] == ids_of(jobs.take(9, connection=three))
+
+
 def test_a_take_obeys_the_order_of_groups(jobs: Queue, engine: Engine) -> None:
     """It takes the first ones of groups that are free, and nothing behind what must wait."""
     a1, a2, b1, b2, c1 = publish(jobs, ["a", "a", "b", "b", "c"])
