@@ -123,7 +123,7 @@ def wanted(priority: int, count: int, low: int = 0, edits: int = ANY_EDITS) -> d
 
 def look_for(count: int, *, far: bool = False) -> int:
     """Among how many messages to look for some, where others may have locked the first ones."""
-    return 4 * count + (10_000 if far else 100)
+    return 4 * count + (10_000 if far else 20)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
