@@ -692,6 +692,9 @@ class Connections:
             if interruption is not None:
                 raise interruption from error
             raise self.errors.unavailable(error) from error
+        finally:
+            # An error's frames must not keep another one.
+            del handled
 
     def _check_out(self) -> Connection:
         while True:
