@@ -11,6 +11,7 @@ from queue_over_sql.statements.claims import (
     eligible,
     finds_first,
     found_first,
+    in_claim_order,
     oldest_first,
     stamp_values,
 )
@@ -38,11 +39,7 @@ def pick_ids(tables: QueueTables, where: Where | None) -> Select[Any]:
 
 
 def pick_rows(tables: QueueTables, where: Where | None) -> Select[Any]:
-    """Lock and read the oldest eligible messages, skipping locked ones; the clock comes last.
-
-    If the dialect has an index hint, the index gives the order and there is no ORDER BY, because
-    such an engine locks every matching row when it sorts.
-    """
+    """Lock and read the oldest eligible messages, skipping locked ones; the clock comes last."""
     columns = *tables.message_columns(tables.live), tables.expressions.now().label("now")
     if finds_first(tables, where):
         found = found_first(tables, columns, where, may_claim(tables))
@@ -53,16 +50,7 @@ def pick_rows(tables: QueueTables, where: Where | None) -> Select[Any]:
         .limit(number("p_count"))
         .with_for_update(skip_locked=tables.features.skip_locked)
     )
-    hint = tables.expressions.claim_index_hint(tables.base_name)
-    if hint is not None:
-        return statement.with_hint(tables.live, hint)
-    hint = tables.expressions.claim_range_hint(tables.base_name)
-    # An index of the user may serve a condition better.
-    if hint is None or where is not None:
-        return statement.order_by(*oldest_first(tables))
-    # With a range condition, the first column of the index is part of the order.
-    statement = statement.order_by(tables.live.c.consumer_id, *oldest_first(tables))
-    return statement.with_hint(tables.live, hint)
+    return in_claim_order(statement, tables, where)
 
 
 def anything_eligible(tables: QueueTables, where: Where | None) -> Select[Any]:

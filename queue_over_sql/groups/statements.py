@@ -31,7 +31,7 @@ from queue_over_sql.statements.claims import (
     finds_first,
     fitting,
     found_first,
-    oldest_first,
+    in_claim_order,
 )
 from queue_over_sql.statements.parameters import among_ids, bucket_of, by_id, number, update_by_id
 
@@ -91,11 +91,9 @@ def window(
     """The next ``p_window`` due messages of a level along the claim index: id, group, due, now.
 
     It leaves out ``past`` groups, of ``past_values``. With ``locked`` it locks the messages and
-    skips those that others have locked. If the dialect has an index hint, the index gives the order
-    and there is no ORDER BY.
+    skips those that others have locked.
     """
     live = tables.live
-    ranged = where is None
     columns: tuple[ColumnElement[Any], ...] = (
         live.c.id,
         live.c.group_key,
@@ -107,19 +105,12 @@ def window(
         return found.limit(number("p_window"))
     statement = (
         select(*columns)
-        .where(eligible(tables, where, ranged=ranged), *_past(live, past), may_claim(tables))
+        .where(eligible(tables, where, ranged=where is None), *_past(live, past), may_claim(tables))
         .limit(number("p_window"))
     )
     if locked:
         statement = statement.with_for_update(skip_locked=tables.features.skip_locked)
-    hint = tables.expressions.claim_index_hint(tables.base_name)
-    if hint is not None:
-        return statement.with_hint(live, hint)
-    hint = tables.expressions.claim_range_hint(tables.base_name)
-    if hint is None or not ranged:
-        return statement.order_by(*oldest_first(tables))
-    statement = statement.order_by(live.c.consumer_id, *oldest_first(tables))
-    return statement.with_hint(live, hint)
+    return in_claim_order(statement, tables, where)
 
 
 def _past(live: Table, size: int) -> list[ColumnElement[bool]]:

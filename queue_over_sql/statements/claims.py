@@ -72,20 +72,31 @@ def found_first(
     It locks them one after another, by their ids, until it has as many as its limit says. A row
     that was found is looked at again under its lock.
     """
-    live, order = tables.live, oldest_first(tables)
-    fits = eligible(tables, where, ranged=where is None)
+    live, fits = tables.live, eligible(tables, where, ranged=where is None)
     oldest = select(live.c.id).where(fits, *conditions).limit(number("p_look"))
-    hint = tables.expressions.claim_range_hint(tables.base_name)
-    if where is None and hint is not None:
-        oldest = oldest.order_by(live.c.consumer_id, *order).with_hint(live, hint)
-    else:
-        # An index of the user may serve a condition better.
-        oldest = oldest.order_by(*order)
-    found = oldest.subquery("found")
+    found = in_claim_order(oldest, tables, where).subquery("found")
     statement = select(*columns).select_from(found.join(live, live.c.id == found.c.id))
     # In the order in which they were found.
     in_order = statement.where(eligible(tables, where)).prefix_with("STRAIGHT_JOIN")
     return in_order.with_for_update(skip_locked=True)
+
+
+def in_claim_order(statement: Select[Any], tables: QueueTables, where: Where | None) -> Select[Any]:
+    """Let a statement read eligible messages oldest first.
+
+    If the dialect has an index hint, the index gives the order and there is no ORDER BY, because
+    such an engine locks every matching row when it sorts.
+    """
+    live = tables.live
+    hint = tables.expressions.claim_index_hint(tables.base_name)
+    if hint is not None:
+        return statement.with_hint(live, hint)
+    hint = tables.expressions.claim_range_hint(tables.base_name)
+    # An index of the user may serve a condition better.
+    if hint is None or where is not None:
+        return statement.order_by(*oldest_first(tables))
+    # With a range condition, the first column of the index is part of the order.
+    return statement.order_by(live.c.consumer_id, *oldest_first(tables)).with_hint(live, hint)
 
 
 def oldest_first(tables: QueueTables) -> tuple[ColumnElement[Any], ...]:
