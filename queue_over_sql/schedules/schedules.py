@@ -104,7 +104,7 @@ class Schedules:
 
         If an equal schedule with this name exists, nothing changes. If it differs, it is changed,
         and so are its messages that are not due yet, except those that a consumer holds. A paused
-        schedule stays paused. One that cannot be read is written anew, and logged.
+        schedule stays paused. If its row cannot be read, it is replaced, with a warning in the log.
 
         Args:
             name: 1 to 150 characters.

@@ -229,7 +229,7 @@ def _seconds(call: Call) -> range:
     return range(first, last + 1, ADVANCE)
 
 
-# When a message was due first of which nobody has told: then no claim is wrong that leaves it.
+# Stands for a due time that is not known. The message counts as the youngest.
 _UNKNOWN: Final = 2**63
 
 WAITING: Final = ("ready", "delayed", "held")
