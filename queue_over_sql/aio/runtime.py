@@ -254,6 +254,7 @@ T = TypeVar("T")
 # How long a connect may take. Drivers give up earlier, except aiomysql if a server accepts the
 # connection but then does not answer.
 _OBTAIN_SECONDS = 15.0
+_FIRST = asyncio.FIRST_COMPLETED
 
 
 class TaskRunning:
@@ -338,16 +339,34 @@ class EventLoop(Runtime):
 
     def obtained(self, get: Callable[[], T], give_back: Callable[[T], object]) -> T:
         """Get it in its own task, which continues without the caller if the caller is cancelled."""
-        task = asyncio.get_running_loop().create_task(greenlet_spawn(get))
+        loop = asyncio.get_running_loop()
+        there: asyncio.Future[T] = loop.create_future()
+        taken: asyncio.Future[None] = loop.create_future()
+
+        async def bring() -> None:
+            there.set_result(await greenlet_spawn(get))
+            try:
+                await taken
+            except asyncio.CancelledError:
+                # Another task could be cancelled before its first step, when the loop ends.
+                await greenlet_spawn(give_back, there.result())
+
+        task = loop.create_task(bring())
         self._acting_for[task] = self.me()
+        first = asyncio.wait([task, there], timeout=_OBTAIN_SECONDS, return_when=_FIRST)
         try:
-            await_only(asyncio.wait([task], timeout=_OBTAIN_SECONDS))
+            await_only(first)
         except asyncio.CancelledError:
-            self._keep(task, give_back)
+            taken.cancel()
+            self._keep(task)
             raise
+        if there.done():
+            taken.set_result(None)
+            return there.result()
+        taken.cancel()
         if task.done():
-            return task.result()
-        self._keep(task, give_back)
+            task.result()
+        self._keep(task)
         task.cancel()
         msg = f"no answer within {_OBTAIN_SECONDS:.0f} s"
         raise TimeoutError(msg)
@@ -415,18 +434,10 @@ class EventLoop(Runtime):
     def _is_job(self) -> bool:
         return asyncio.current_task() in self._jobs
 
-    def _keep(
-        self, task: asyncio.Task[Any], give_back: Callable[[Any], object] | None = None
-    ) -> None:
+    def _keep(self, task: asyncio.Task[Any]) -> None:
         # The loop itself only keeps weak references to running tasks.
         self._tasks.add(task)
         task.add_done_callback(self._ended)
-        if give_back is not None:
-            task.add_done_callback(lambda ended: self._return(ended, give_back))
-
-    def _return(self, task: asyncio.Task[T], give_back: Callable[[T], object]) -> None:
-        if not task.cancelled() and task.exception() is None:
-            self.start("queue-over-sql-return", give_back, task.result())
 
     def _ended(self, task: asyncio.Task[object]) -> None:
         self._tasks.discard(task)

@@ -7,10 +7,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from sqlalchemy.util import await_only, greenlet_spawn
 
 from queue_over_sql import ClaimLost, FixedDelay
 from queue_over_sql.aio import AsyncMessage, AsyncQueue, AsyncQueueService
 from queue_over_sql.aio.proxies import run as run_awaited
+from queue_over_sql.aio.runtime import EventLoop
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues import context
 from tests.aio.interrupting import interrupt
@@ -70,6 +72,40 @@ async def all_ready(queue: AsyncQueue, count: int) -> list[AsyncMessage]:
             found += await queue.consume(10, wait=0.5)
     assert count == len({message.id for message in found}) == len(found)
     return found
+
+
+@pytest.mark.parametrize("cancelled_after", range(6))
+@pytest.mark.parametrize("ended_after", range(6))
+def test_what_nobody_took_is_given_back_though_the_loop_ends(
+    cancelled_after: int, ended_after: int
+) -> None:
+    """Else a connection that came late is lost, and its pool tells whichever test runs then."""
+    got: list[str] = []
+    given_back: list[str] = []
+
+    async def steps(count: int) -> None:
+        for _ in range(count):
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        answer = asyncio.get_running_loop().create_future()
+
+        def get() -> str:
+            got.append(await_only(answer))
+            return got[0]
+
+        obtaining = greenlet_spawn(EventLoop(1).obtained, get, given_back.append)
+        caller = asyncio.create_task(obtaining)
+        await steps(3)
+        answer.set_result("connection")
+        await steps(cancelled_after)
+        caller.cancel()
+        await steps(ended_after)
+        if caller.done() and not caller.cancelled():
+            given_back.append(caller.result())
+
+    asyncio.run(main())
+    assert got == given_back
 
 
 @mostly_on_one
