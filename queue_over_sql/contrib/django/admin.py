@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 from django.contrib import admin, messages
@@ -16,7 +17,7 @@ from django.http import (
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 
-from queue_over_sql import QueueError, QueueNotFound
+from queue_over_sql import NoResult, QueueError, QueueNotFound
 from queue_over_sql.contrib.django.backend import Backend, our_backends
 from queue_over_sql.contrib.django.models import Task
 from queue_over_sql.values.humanize import duration_words
@@ -92,6 +93,7 @@ class TaskAdmin(admin.ModelAdmin):
             "queue": name,
             "attempts": queue.attempts(number),
             "why": queue.why(number),
+            "returned": _returned(queue, message),
         }
         return self._page(request, "task", f"{name}:{number}", task=message, **more)
 
@@ -142,6 +144,15 @@ class TaskAdmin(admin.ModelAdmin):
         # The pages' links stay in this site, which may be one of several.
         request.current_app = self.admin_site.name
         return TemplateResponse(request, f"admin/queue_over_sql/{template}.html", given)
+
+
+def _returned(queue: Queue, message: Message) -> str | None:
+    """What a task that succeeded returned, as Python writes it."""
+    if message.outcome == Outcome.DONE:
+        # The archive may have removed it since.
+        with contextlib.suppress(NoResult):
+            return repr(queue.result(message.id))
+    return None
 
 
 def _stats(backend: Backend, name: str) -> tuple[QueueStats | None, str]:

@@ -271,10 +271,15 @@ class Backend(BaseTaskBackend):
             text = "Queues cannot share a SQLite database in memory with Django."
             hint = 'Use a file. For tests: "TEST": {"NAME": "test.db"} in DATABASES.'
             yield checks.Error, "E005", text, hint
-        if connection.settings_dict["OPTIONS"].get("transaction_mode") != "IMMEDIATE":
+        options = connection.settings_dict["OPTIONS"]
+        if options.get("transaction_mode") != "IMMEDIATE":
             text = "Transactions that read before they write may fail: database is locked."
             hint = 'Set "OPTIONS": {"transaction_mode": "IMMEDIATE"} in DATABASES.'
             yield checks.Warning, "W001", text, hint
+        if self.atomic and "timeout" not in options:
+            text = "Views fail if a task holds the write lock for more than 5 seconds."
+            hint = 'Set "OPTIONS": {"timeout": 30} in DATABASES, or leave "atomic" off.'
+            yield checks.Warning, "W003", text, hint
 
 
 def our_backends() -> list[Backend]:

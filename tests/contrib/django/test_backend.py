@@ -383,6 +383,8 @@ def test_priorities_keep_their_sign() -> None:
         ({"OPTIONS": {"queues": {"other": {}}}}, {}, "E007"),
         ({"OPTIONS": {"archive": "failed"}}, {}, "E008"),
         ({}, {"OPTIONS": {}}, "W001"),
+        ({"OPTIONS": {"atomic": True}}, {"OPTIONS": {"transaction_mode": "IMMEDIATE"}}, "W003"),
+        ({"OPTIONS": {"atomic": True}}, {}, None),
         ({}, {}, None),
     ],
 )
