@@ -232,18 +232,18 @@ class Session:
         if not self.depth and (self.unwanted or self.is_old):
             self.unwanted = True
             return False
-        if self._unlimited is not None and not GIVES_WAY.get():
-            try:
-                self._wait_as_before()
-            except SQLAlchemyError:
-                return False
-        if time.monotonic() - self.used_at < _IDLE_SECONDS:
-            return True
         try:
-            with self._checking(self.connection):
-                self.connection.exec_driver_sql("SELECT 1").close()
+            if self._unlimited is not None and not GIVES_WAY.get():
+                self._wait_as_before()
+            if time.monotonic() - self.used_at >= _IDLE_SECONDS:
+                with self._checking(self.connection):
+                    self.connection.exec_driver_sql("SELECT 1").close()
         except SQLAlchemyError:
             return False
+        except BaseException:
+            # Its caller was interrupted, and nobody else knows this session now.
+            self.drop()
+            raise
         return True
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from queue_over_sql import ClaimLost, FixedDelay
 from queue_over_sql.aio import AsyncMessage, AsyncQueue, AsyncQueueService
 from queue_over_sql.aio.proxies import run as run_awaited
 from queue_over_sql.aio.runtime import EventLoop
+from queue_over_sql.database.connections import Connections
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues import context
 from tests.aio.interrupting import interrupt
@@ -106,6 +108,29 @@ def test_what_nobody_took_is_given_back_though_the_loop_ends(
 
     asyncio.run(main())
     assert got == given_back
+
+
+@mostly_on_one
+def test_a_cancelled_check_of_a_session_loses_no_connection(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A session of a background job gets its wait for locks back before others use it."""
+
+    async def main() -> None:
+        service = AsyncQueueService(url)
+        queue = await service.create_queue("jobs")
+        for late in (False, True):
+            for at in range(1, MOST_AWAITS):
+                with Connections.giving_way():
+                    await queue.stats()
+                hit, _ = await interrupt(queue.stats(), at, late=late)
+                if not hit:
+                    break
+        await service.stop()
+
+    asyncio.run(main())
+    gc.collect()
+    assert "garbage collector" not in caplog.text
 
 
 @mostly_on_one
