@@ -838,17 +838,19 @@ class QueueService:
                 return
             self._parts.closed = True
         consumer_id = self.consumer_id
-        self._background.stop()
-        if self._parts.observer is not None:
-            self._parts.observer.closing()
-        self._parts.wakeups.stop()
-        # The other half of the time is left to release this consumer's messages.
-        self._parts.connections.close_to_others(seconds / 2)
         try:
+            self._background.stop()
+            if self._parts.observer is not None:
+                self._parts.observer.closing()
+            self._parts.wakeups.stop()
+            # The other half of the time is left to release this consumer's messages.
+            self._parts.connections.close_to_others(seconds / 2)
             self._retire_consumer()
         except QueueError as error:
             self._log_what_is_left(consumer_id, str(error))
-        self._parts.connections.close()
+        finally:
+            # Also if the caller is cancelled: nobody stops this service again.
+            self._parts.connections.close()
 
     def _retire_consumer(self) -> None:
         consumer_id = self._parts.consumer.close()

@@ -348,6 +348,8 @@ class EventLoop(Runtime):
             try:
                 await taken
             except asyncio.CancelledError:
+                if not taken.cancelled():
+                    raise
                 # Another task could be cancelled before its first step, when the loop ends.
                 await greenlet_spawn(give_back, there.result())
 

@@ -134,6 +134,28 @@ def test_a_cancelled_check_of_a_session_loses_no_connection(
 
 
 @mostly_on_one
+def test_a_cancelled_stop_closes_all_connections(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody can stop the service again."""
+
+    async def main() -> None:
+        for late in (False, True):
+            for at in range(1, MOST_AWAITS):
+                service = AsyncQueueService(url)
+                queue = await service.create_queue("jobs")
+                await queue.consume()
+                hit, _ = await interrupt(service.stop(), at, late=late)
+                if not hit:
+                    break
+            assert at > 1, "it never awaited anything"
+
+    asyncio.run(main())
+    gc.collect()
+    assert "garbage collector" not in caplog.text
+
+
+@mostly_on_one
 def test_a_cancelled_publish_is_there_once_or_not_at_all(url: str) -> None:
     """What is left of it is one whole message, or nothing."""
 
