@@ -134,26 +134,6 @@ def test_a_cancelled_check_of_a_session_loses_no_connection(
 
 
 @mostly_on_one
-def test_a_cancelled_stop_closes_all_connections(url: str) -> None:
-    """Nobody can stop the service again."""
-
-    async def main() -> None:
-        for late in (False, True):
-            for at in range(1, MOST_AWAITS):
-                service = AsyncQueueService(url)
-                queue = await service.create_queue("jobs")
-                await queue.consume()
-                pool: Any = core_of(queue._sync).context.connections.engine.pool
-                hit, _ = await interrupt(service.stop(), at, late=late)
-                assert 0 == pool.checkedout()
-                if not hit:
-                    break
-            assert at > 1, "it never awaited anything"
-
-    asyncio.run(main())
-
-
-@mostly_on_one
 def test_a_cancelled_publish_is_there_once_or_not_at_all(url: str) -> None:
     """What is left of it is one whole message, or nothing."""
 
