@@ -25,7 +25,7 @@ from queue_over_sql.values.options import GROUP_KEY
 from queue_over_sql.values.states import PublishOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from sqlalchemy import Connection
 
@@ -73,11 +73,11 @@ def make_room(
         return None
     if not room.replaces:
         raise _full(connection, sql, room)
-    values = _of(room)
-    found = sql.get(newest_waiting, room.group is not None).run(connection, values)
+    values, of_group = _of(room), room.group is not None
+    found = sql.get(newest_waiting, of_group).run(connection, values)
     for message_id in [row[0] for row in found.all()]:
         one = {"p_id_0": message_id}
-        if sql.get(lock_one).run(connection, one).first() is None:
+        if sql.get(lock_one, of_group).run(connection, values | one).first() is None:
             continue
         given = message.given(sql.subject.parameters, now, timed=True) | one
         replaces = _replace if message.key is None else _replace_keyed
@@ -170,22 +170,32 @@ def _count(some: Select[Any]) -> ColumnElement[int]:
 def newest_waiting(tables: QueueTables, of_group: bool) -> Select[Any]:
     """The newest messages of a group, or without one, that nobody holds."""
     live = tables.live
-    waiting = (live.c.consumer_id.is_(None), not_(tables.is_held()))
-    newest = select(live.c.id).where(*waiting).limit(number("p_count"))
+    newest = select(live.c.id).where(*_waiting(tables, of_group)).limit(number("p_count"))
     if of_group:
         order = [each.desc() for each in tables.expressions.order_in_group(live)]
-        return by_group(tables, newest.where(among_groups(live, 1)), live).order_by(*order)
-    if tables.grouped:
-        newest = newest.where(live.c[GROUP_KEY].is_(None))
+        return by_group(tables, newest, live).order_by(*order)
     return newest.order_by(live.c.id.desc())
 
 
-def lock_one(tables: QueueTables) -> Select[Any]:
-    """Lock a message, if it still waits and nobody has locked it."""
-    live = tables.live
-    wanted = (live.c.id == number("p_id_0"), live.c.consumer_id.is_(None))
-    locked: Select[Any] = select(literal_column("1")).select_from(live).where(*wanted)
+def lock_one(tables: QueueTables, of_group: bool) -> Select[Any]:
+    """Lock a message, if nobody has locked it.
+
+    It must wait still, and in this group: an edit or a publish with its key may have changed it.
+    """
+    wanted = (tables.live.c.id == number("p_id_0"), *_waiting(tables, of_group))
+    locked: Select[Any] = select(literal_column("1")).select_from(tables.live).where(*wanted)
     return locked.with_for_update(skip_locked=tables.features.skip_locked)
+
+
+def _waiting(tables: QueueTables, of_group: bool) -> Iterator[ColumnElement[bool]]:
+    """The conditions for the messages of a group, or without one, that wait and are not held."""
+    live = tables.live
+    yield live.c.consumer_id.is_(None)
+    yield not_(tables.is_held())
+    if of_group:
+        yield among_groups(live, 1)
+    elif tables.grouped:
+        yield live.c[GROUP_KEY].is_(None)
 
 
 def replace_all(tables: QueueTables) -> Update:

@@ -102,7 +102,8 @@ class World:
         ordered: whether groups are in order; then one claim may have several of a group.
         blocks: whether a dead letter blocks its group.
         limit: how many messages of the queue may be in hand at once.
-        length: how many messages the queue may have until a publish replaces one.
+        length: how many messages the queue, or with groups each group, may have until a publish
+            replaces one.
         waiting: whether only messages that wait keep their keys from others.
         most_attempts: how often a message is tried.
         overruns: whether a claim that finds too few locks the message behind what it looked for,
@@ -234,6 +235,7 @@ _UNKNOWN: Final = 2**63
 
 WAITING: Final = ("ready", "delayed", "held")
 LIVE: Final = (*WAITING, "claimed")
+REPLACEABLE: Final = ("ready", "delayed")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -284,10 +286,14 @@ class Publish(Act):
         beside = world.waiting and context.overlapped
         sure = [label for label in holders if not (beside and state[label].returned)]
         news = [Item(due=now) for now in _seconds(call)]
-        live = [item.status for item in state.values() if item.status in LIVE]
+        live = [
+            item.status
+            for label, item in state.items()
+            if item.status in LIVE and world.groups.get(label) == self.group
+        ]
         full = world.length is not None and len(live) >= world.length
-        # If all are in hand, one more is added.
-        full = full and any(status in WAITING for status in live)
+        # If all are in hand or held, one more is added.
+        full = full and any(status in REPLACEABLE for status in live)
         # What has not ended may hold the key, or be one message less, or one more.
         if result == "published" and not sure and (not full or context.overlapped):
             yield from ({**state, self.label: new} for new in news)
@@ -298,7 +304,8 @@ class Publish(Act):
             makes_room = not holders and world.length is not None and (full or context.overlapped)
             for label in left:
                 item = state.get(label, Item("gone"))
-                if label in holders or (makes_room and item.status in WAITING):
+                room = item.status in REPLACEABLE and world.groups.get(label) == self.group
+                if label in holders or (makes_room and room):
                     gone = {label: item.freed("gone")}
                     yield from ({**state, **gone, self.label: new} for new in news)
 

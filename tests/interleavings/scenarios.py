@@ -175,6 +175,23 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
         },
         settings={"max_length": 2, "when_full": "replace"},
     ),
+    "a full queue and an operator": Scenario(
+        {
+            "a": [Publish("3")],
+            "b": [Edit("2", "hold"), Claim(), ack],
+            "c": [Publish("4")],
+        },
+        settings={"max_length": 2, "when_full": "replace"},
+    ),
+    "a full group and another one": Scenario(
+        {
+            "a": [Publish("2", "x")],
+            "b": [Publish("3", "y", key="k", replaces=True)],
+            "c": [Claim(2), ack],
+        },
+        [Publish("1", "x", key="k")],
+        {**GROUPS, "when_full": "replace"},
+    ),
     "a limit": Scenario(
         {"a": [Claim(), ack], "b": [Claim(), release], "c": [Claim(2)], "d": [Publish("3")]},
         settings={"queue_limit": 1},

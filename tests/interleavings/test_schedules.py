@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from queue_over_sql.testing.plugin import TestDatabase
 
 GHOST = (
-    "Not explained: seen on H2 2.2.224 only, seldom. A deleted row for which others waited stays: "
-    "no index leads to it, no session locks it, and nobody gets that message again."
+    "Not explained: seen on H2 2.2.224 only, seldom. A row for which others waited stays as it was: "
+    "no index leads to it, or it counts as locked though no session locks it, and nobody gets that "
+    "message again."
 )
 SHORT = 3
 """How many schedules of each scenario the default tier plays."""
@@ -60,7 +61,7 @@ def test_all_schedules_keep_the_promises(
     theatre: Theatre, engine_name: str, name: str, request: pytest.FixtureRequest
 ) -> None:
     """All of a scenario, or `--schedules` of them by seed; or only `--schedule`."""
-    if (engine_name, name) == ("h2", "one key"):
+    if engine_name == "h2" and name.startswith("one key"):
         request.applymarker(pytest.mark.xfail(reason=GHOST, strict=False))
     scenario, schedule = SCENARIOS[name], request.config.getoption("--schedule")
     if schedule is None:
