@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from django.db import InterfaceError, OperationalError, close_old_connections, connections
 from django.db.transaction import atomic
 
-from queue_over_sql import DatabaseUnavailable
+from queue_over_sql import DatabaseRefused, DatabaseUnavailable
 from queue_over_sql.contrib.django.backend import Backend, backend_named
 from queue_over_sql.contrib.django.names import (
     TaskContext,
@@ -26,7 +27,8 @@ from queue_over_sql.inside.workers import NotCalled
 if TYPE_CHECKING:
     from queue_over_sql import Message, Worker
 
-# How long a task rests that could not begin, because Django could not reach the database.
+_log = logging.getLogger(__name__)
+# How long a task rests that could not begin or end, because the database could not be reached.
 _REST_SECONDS: Final = 1.0
 
 
@@ -97,9 +99,10 @@ class _Runner:
         try:
             with _transaction(backend) as connection:
                 value = normalize_json(_called(result))
-                # An operator may have changed what the archive keeps.
-                kept = backend.queue(message.queue).settings.archive == "all"
-                message.ack(result=value if kept else None, connection=connection)
+                if connection is None:
+                    self._finish_at_last(message, value)
+                else:
+                    self._finish(message, value, connection)
         except NotCalled:
             raise
         except BaseException as error:
@@ -114,6 +117,27 @@ class _Runner:
             raise
         else:
             self._tell_end(message)
+
+    def _finish(self, message: Message, value: Any, connection: Any = None) -> None:
+        # An operator may have changed what the archive keeps.
+        kept = self._backend.queue(message.queue).settings.archive == "all"
+        message.ack(result=value if kept else None, connection=connection)
+
+    def _finish_at_last(self, message: Message, value: Any) -> None:
+        """Finish a task that has succeeded, as soon as the database lets it.
+
+        It must not run again, and has not failed.
+        """
+        while True:
+            try:
+                self._finish(message, value)
+            except (DatabaseUnavailable, DatabaseRefused) as error:
+                if message.cancelled:
+                    raise
+                _log.warning("A task that succeeded is not finished yet: %s", error)
+                time.sleep(_REST_SECONDS)
+            else:
+                return
 
     def _tell_end(self, message: Message) -> None:
         queue = self._backend.queue(message.queue)

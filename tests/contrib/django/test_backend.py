@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import make_url
 
+from queue_over_sql import DatabaseRefused, DatabaseUnavailable, Message
 from queue_over_sql.testing import drain
 from tests.contrib.django import site
 
@@ -210,6 +211,27 @@ def test_a_task_that_could_not_begin_has_not_failed(shop: Any, database: TestDat
     result.refresh()
     assert ("SUCCESSFUL", 1) == (result.status, result.attempts)
     assert [result.id] * 2 == starts
+
+
+@pytest.mark.engines("sqlite")
+def test_a_task_that_succeeded_is_finished_when_the_database_answers(
+    shop: Any, work: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has not failed, and must not run again, whatever keeps its end from being stored."""
+    ack, errors = Message.ack, [DatabaseUnavailable("away"), DatabaseRefused("full")]
+
+    def ack_at_last(message: Message, *arguments: Any, **options: Any) -> None:
+        if errors:
+            raise errors.pop()
+        ack(message, *arguments, **options)
+
+    monkeypatch.setattr("queue_over_sql.contrib.django.running._REST_SECONDS", 0.01)
+    monkeypatch.setattr(Message, "ack", ack_at_last)
+    result = shop.add.enqueue(20, other=22)
+    assert 1 == work()
+    result.refresh()
+    assert ("SUCCESSFUL", 42, 1) == (result.status, result.return_value, result.attempts)
+    assert not errors
 
 
 @pytest.mark.engines("sqlite")
