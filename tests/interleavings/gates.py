@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 # What changes and reads nothing that others see: to stop there would only repeat schedules. The
 # first statement of a transaction takes its snapshot, not BEGIN, except on SQLite.
 _PASSES: Final = re.compile(
-    r"(SET|RESET|BEGIN|START TRANSACTION|SAVEPOINT|RELEASE|PRAGMA|SELECT 1(?! FROM)|SHOW)\b(?! IMMEDIATE)|$",
+    r"(SET|RESET|BEGIN|START TRANSACTION|SAVEPOINT|RELEASE|PRAGMA|SELECT 1(?! FROM)|SHOW)\b"
+    r"(?! IMMEDIATE)|$",
     re.IGNORECASE,
 )
 

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from queue_over_sql.testing.plugin import TestDatabase
 
 GHOST = (
-    "Not explained: seen on H2 2.2.224 only, seldom. A row for which others waited stays as it was: "
-    "no index leads to it, or it counts as locked though no session locks it, and nobody gets that "
-    "message again."
+    "Not explained: seen on H2 2.2.224 only, seldom. A row for which others waited stays as it "
+    "was: no index leads to it, or it counts as locked though no session locks it, and nobody gets "
+    "that message again."
 )
 SHORT = 3
 """How many schedules of each scenario the default tier plays."""

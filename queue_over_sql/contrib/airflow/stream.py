@@ -18,6 +18,7 @@ from queue_over_sql import (
     AsyncQueue,
     AsyncQueueService,
     ClaimLost,
+    DatabaseRefused,
     DatabaseUnavailable,
     QueueNotFound,
 )
@@ -69,7 +70,7 @@ class QueueStream(SharedStreamProducer):
             while True:
                 try:
                     messages = await self._claim()
-                except (DatabaseUnavailable, QueueNotFound) as error:
+                except (DatabaseUnavailable, DatabaseRefused, QueueNotFound) as error:
                     _log.warning("No messages for now: %s", error)
                     await asyncio.sleep(_PAUSE)
                     continue
@@ -92,13 +93,17 @@ class QueueStream(SharedStreamProducer):
                 stored.append(received.message)
             else:
                 failed.append(received.message)
-        if self._queue is not None:
-            await self._settle(self._queue.ack, stored)
-            failure = "Airflow did not store the event in time"
-            await self._settle(partial(self._queue.nack, error=failure), failed)
-            await self._settle(self._queue.release, unfired)
-        self._unsettled -= len(batch)
-        self._has_room.set()
+        # The stream may be closed meanwhile.
+        queue = self._queue
+        try:
+            if queue is not None:
+                await self._settle(queue.ack, stored)
+                failure = "Airflow did not store the event in time"
+                await self._settle(partial(queue.nack, error=failure), failed)
+                await self._settle(queue.release, unfired)
+        finally:
+            self._unsettled -= len(batch)
+            self._has_room.set()
 
     async def aclose(self) -> None:
         """Close the connections, and give back all messages that are not settled."""
@@ -135,7 +140,7 @@ class QueueStream(SharedStreamProducer):
                 await settle(messages)
             except ClaimLost as lost:
                 _log.warning("Messages will be fired again: %s", lost)
-            except DatabaseUnavailable as error:
+            except (DatabaseUnavailable, DatabaseRefused) as error:
                 _log.warning("Fired messages are not settled yet: %s", error)
                 if not self._ends:
                     await asyncio.sleep(_PAUSE)

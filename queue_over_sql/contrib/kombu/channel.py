@@ -143,16 +143,18 @@ class QoS(virtual.QoS):
         transport = self.channel.connection
         try:
             yield message.claimed
-        except (ClaimLost, QueueNotFound):
-            self._delivered.pop(delivery_tag, None)
-            raise
         except Exception as error:
-            if transport is not None:
+            if isinstance(error, (ClaimLost, QueueNotFound)):
+                self._forget(delivery_tag)
+            elif transport is not None:
                 transport.broke(error)
             raise
+        self._forget(delivery_tag)
+
+    def _forget(self, delivery_tag: str) -> None:
         self._delivered.pop(delivery_tag, None)
-        if transport is not None:
-            transport.made_room()
+        if self.channel.connection is not None:
+            self.channel.connection.made_room()
 
     def restore_unacked(self) -> list[Any]:
         delivered, self._delivered = self._delivered, {}

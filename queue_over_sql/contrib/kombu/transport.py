@@ -12,6 +12,7 @@ from kombu.transport import virtual
 from queue_over_sql import (
     ClaimLost,
     ConsumerExpired,
+    DatabaseRefused,
     DatabaseUnavailable,
     InvalidQueueName,
     QueueNotFound,
@@ -25,7 +26,7 @@ from queue_over_sql.contrib.kombu import services
 from queue_over_sql.contrib.kombu.bell import Bell
 from queue_over_sql.contrib.kombu.channel import Channel, Consumer
 from queue_over_sql.contrib.kombu.names import KINDS
-from queue_over_sql.inside.databases import read_url
+from queue_over_sql.inside.databases import read_url, shown_url
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,6 +55,7 @@ class Transport(virtual.Transport):
         *virtual.Transport.connection_errors,
         ClaimLost,
         ConsumerExpired,
+        DatabaseRefused,
         DatabaseUnavailable,
         ServiceClosed,
     )
@@ -95,9 +97,11 @@ class Transport(virtual.Transport):
 
     def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
         url, prefix = read_url(uri), self.client.uri_prefix
-        shown = url.render_as_string(hide_password=not include_password)
-        if not include_password:
-            shown = shown.replace(":***@", f":{mask}@", 1)
+        if include_password:
+            shown = url.render_as_string(hide_password=False)
+        else:
+            # Wherever it is, also among the parameters.
+            shown = shown_url(url).replace("***", mask)
         return f"{prefix}+{shown}" if prefix else shown
 
     def establish_connection(self) -> Transport:
@@ -169,13 +173,17 @@ class Transport(virtual.Transport):
     def made_room(self) -> None:
         """A message was settled, so that its channel may get another one."""
         if self._left_out:
-            inside.Arrivals(self.shared.service).notify()
+            self._wake()
 
     def broke(self, error: Exception) -> None:
         """A message could not be settled: as with AMQP, whoever waits has to connect again."""
         self._broken = error
-        if self._shared is not None:
-            inside.Arrivals(self._shared.service).notify()
+        self._wake()
+
+    def _wake(self) -> None:
+        # Another thread may settle a message of a connection that was closed.
+        if (shared := self._shared) is not None:
+            inside.Arrivals(shared.service).notify()
 
     def _deliver_some(self) -> bool:
         if (broken := self._broken) is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from queue_over_sql import (
     AsyncQueue,
     AsyncQueueService,
     ClaimLost,
+    DatabaseRefused,
     DatabaseUnavailable,
 )
 
@@ -23,7 +24,7 @@ _log = logging.getLogger(__name__)
 _LABELS = {"delay": float, "expires": float, "group": str, "priority": int}
 """Labels of a task that are options of its message, and their types; taskiq sends all as text."""
 _POLL = 60.0
-# Between tries while the database is away.
+# Between tries while the database is away, or refuses.
 _PAUSE = 1.0
 
 
@@ -109,12 +110,12 @@ class QueueBroker(AsyncBroker):
             except ClaimLost as lost:
                 _log.warning("A task goes to another worker: %s", lost)
                 continue
-            except DatabaseUnavailable as error:
+            except (DatabaseUnavailable, DatabaseRefused) as error:
                 _log.warning("No tasks for now: %s", error)
                 await asyncio.sleep(_PAUSE)
                 continue
             for message in known:
-                yield AckableMessage(data=message.payload, ack=partial(_ack, message))
+                yield AckableMessage(data=message.payload, ack=partial(_settle, message.ack))
 
     def _started(self) -> AsyncQueue:
         if self._queue is None:
@@ -128,23 +129,25 @@ class QueueBroker(AsyncBroker):
             task = self.formatter.loads(message.payload)
             task.parse_labels()
         except Exception as error:  # noqa: BLE001 - formatters raise what they like
-            await message.reject(f"no task of taskiq: {type(error).__name__}: {error}")
+            reason = f"no task of taskiq: {type(error).__name__}: {error}"
+            await _settle(partial(message.reject, reason))
             return False
         if self.find_task(task.task_name) is None:
             # Perhaps another worker, or the next release, knows it.
-            await message.nack(error=f"no task is called {task.task_name!r} here")
+            reason = f"no task is called {task.task_name!r} here"
+            await _settle(partial(message.nack, error=reason))
             return False
         return True
 
 
-async def _ack(message: AsyncMessage) -> None:
-    """Ack a task, or try until the database answers: its claim is kept while the worker lives."""
+async def _settle(settle: Callable[[], Awaitable[None]]) -> None:
+    """Settle a task, or try until the database lets it: the worker keeps its claim so long."""
     while True:
         try:
-            await message.ack()
+            await settle()
         except ClaimLost as lost:
             _log.warning("A finished task may run again: %s", lost)
-        except DatabaseUnavailable as error:
+        except (DatabaseUnavailable, DatabaseRefused) as error:
             _log.warning("A finished task is not acknowledged yet: %s", error)
             await asyncio.sleep(_PAUSE)
             continue

@@ -13,6 +13,7 @@ from queue_over_sql import (
     AsyncMessage,
     AsyncQueue,
     AsyncQueueService,
+    DatabaseRefused,
     DatabaseUnavailable,
     QueueService,
 )
@@ -100,11 +101,14 @@ def test_a_task_is_run_once_and_what_cannot_run_is_kept(database: TestDatabase) 
 def test_a_worker_outlives_an_outage(
     database: TestDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker starts at a second try, and no claim or ack that fails ends a worker."""
+    """A broker starts at a second try, and no claim or ack that fails ends a worker.
+
+    Nor does one that is refused, as on a full disk.
+    """
     url = plain(database.url)
     monkeypatch.setattr("queue_over_sql.contrib.taskiq.broker._PAUSE", 0.01)
     failing = {AsyncQueueService: "create_queue", AsyncQueue: "consume", AsyncMessage: "ack"}
-    away = dict.fromkeys(failing.values(), 1)
+    away = {"create_queue": 1, "consume": 2, "ack": 2}
     for owner, name in failing.items():
         monkeypatch.setattr(owner, name, _away_at_first(getattr(owner, name), away, name))
     ran: list[int] = []
@@ -138,7 +142,7 @@ def _away_at_first(verb: Any, away: dict[str, int], name: str) -> Any:
     async def tried(*arguments: Any, **options: Any) -> Any:
         if away[name]:
             away[name] -= 1
-            raise DatabaseUnavailable("away")
+            raise DatabaseRefused("full") if away[name] else DatabaseUnavailable("away")
         return await verb(*arguments, **options)
 
     return tried
