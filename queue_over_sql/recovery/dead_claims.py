@@ -1,4 +1,4 @@
-"""Recovery: claims of dead consumers, what crashed writers left, and kinds that nobody knows."""
+"""Recovery: claims of dead consumers, and what only an edit by hand or old settings can leave."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from sqlalchemy import (
 
 from queue_over_sql.consumers.registrations import lives, others_of
 from queue_over_sql.message import Claim
-from queue_over_sql.statements.operations import rows_by_ids
+from queue_over_sql.queues import registry
+from queue_over_sql.sql.operation import operation
+from queue_over_sql.statements.operations import change_by_ids, rows_by_ids
 from queue_over_sql.statements.parameters import (
     CLAIM_CLEARED,
     among_ids,
@@ -207,7 +209,7 @@ def half_claimed(tables: QueueTables) -> ColumnElement[bool]:
 def next_claims(tables: QueueTables) -> Select[Any]:
     """The next rows by id, with their claims; no index leads to half a claim."""
     c = tables.live.c
-    columns = (c.id, c.consumer_id, c.consumer_round, c.lease_expires_at)
+    columns = (c.id, c.consumer_id, c.consumer_round, c.lease_expires_at, c.priority)
     following = select(*columns).where(c.id > number("p_after")).order_by(c.id)
     return following.limit(number("p_count"))
 
@@ -225,16 +227,33 @@ def unclaim_half_claimed_ids(tables: QueueTables, size: int) -> Update:
 
 
 def find_half_claimed(
-    connection: Connection, sql: StatementCache, after: int, limit: int
-) -> tuple[list[int], int | None]:
-    """Which of the next rows after an id have half a claim; the last id, None at the end."""
+    connection: Connection, sql: StatementCache, after: int, limit: int, levels: int
+) -> tuple[list[int], list[int], int | None]:
+    """Look at the next rows after an id.
+
+    Returns:
+        The ids of those with half a claim, the ids of unclaimed ones whose priority the queue does
+        not have, and the last id; None at the end.
+    """
     values = {"p_after": after, "p_count": limit}
     rows: Sequence[Any] = sql.get(next_claims).run(connection, values).all()
-    found = [row[0] for row in rows if row[1] is not None and None in (row[2], row[3])]
-    return found, rows[-1][0] if len(rows) == limit else None
+    half = [row[0] for row in rows if row[1] is not None and None in (row[2], row[3])]
+    beyond = [row[0] for row in rows if row[1] is None and not 0 <= row[4] < levels]
+    return half, beyond, rows[-1][0] if len(rows) == limit else None
 
 
-# -- what crashed writers of batches left behind
+def move_to_level(tables: QueueTables, size: int) -> Update:
+    """Move unclaimed messages to a priority."""
+    wanted = (*tables.in_claim_index(), among_ids(tables.live, size))
+    return update_by_id(tables).where(*wanted).values(priority=number("p_priority"))
 
 
-# -- kinds
+@operation(atomic=True)
+def move_to_last_level(
+    connection: Connection, sql: StatementCache, ids: Sequence[int], levels: int
+) -> int:
+    """Move unclaimed messages to the last priority of the queue, where every consumer looks."""
+    changed = change_by_ids(connection, sql, move_to_level, ids, {"p_priority": levels - 1})
+    if changed:
+        registry.count_edit(connection, sql.subject)
+    return changed

@@ -27,6 +27,7 @@ from queue_over_sql.recovery.dead_claims import (
     find_half_claimed,
     held_by,
     holders_of,
+    move_to_last_level,
     orphaned_claims,
     unclaim_half_claimed_ids,
 )
@@ -163,6 +164,9 @@ class Recovery:
     def edited_claims(self) -> Iterator[ReaperReport]:
         """Give back messages with a consumer but no lease, which only an edit by hand can leave.
 
+        Messages of a priority that the queue does not have get its last one: who published them
+        did not know yet that it has fewer.
+
         Each minute it looks through some of the rows, the oldest first, and then goes on there.
         """
         context, (looked_at, after) = self._context, self._looked_through
@@ -170,8 +174,9 @@ class Recovery:
         if began - looked_at < _EDITED_SECONDS:
             return
         while True:
+            levels = context.settings.priorities
             look = partial(find_half_claimed, sql=context.sql, after=after, limit=_EDITED_ROWS)
-            found, last = context.run(look)
+            found, beyond, last = context.run(partial(look, levels=levels))
             after = _BEFORE_ALL if last is None else last
             self._looked_through = (began, after)
             if found:
@@ -189,6 +194,16 @@ class Recovery:
                     context.name,
                 )
                 yield ReaperReport(restored=count)
+            move = move_to_last_level.of(context.sql, beyond, levels)
+            if beyond and (count := context.run(move)):
+                _log.warning(
+                    "Moved %d messages of queue %s to its last priority, %d: it does not have "
+                    "theirs.",
+                    count,
+                    context.name,
+                    levels - 1,
+                )
+                context.wake_consumers()
             if last is None or time.monotonic() - began > _TURN_SECONDS:
                 return
 

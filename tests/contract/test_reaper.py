@@ -112,6 +112,31 @@ def test_half_a_claim_comes_back(
     held.ack()
 
 
+def test_what_no_consumer_looks_for_gets_the_last_priority(
+    make_service: MakeService, engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A publisher may not know yet that the queue has fewer priorities than before."""
+    queue = make_service().create_queue("jobs", priorities=2)
+    lost, held, _, taken = queue.publish_many(["lost", "held", "found", "taken"])
+    [first] = queue.consume(1)
+    assert lost.id == first.id
+    first.release()
+    queue.messages(where=queue.table.c.id == held.id).hold()
+    for each in (lost, held):
+        set_columns(engine, queue, each.id, priority=5)
+    assert ["found"] == payloads(queue.consume(1))
+    [last] = queue.consume(1)
+    set_columns(engine, queue, taken.id, priority=5)
+
+    make_service().reap()
+
+    assert "Moved 2 messages" in caplog.text
+    assert ["lost"] == payloads(queue.consume(9))
+    assert 1 == queue.messages(status="held").unhold()
+    assert [("held", 1)] == [(each.payload, each.priority) for each in queue.consume(9)]
+    last.ack()
+
+
 def test_a_short_consume_restores_without_a_reaper(make_service: MakeService) -> None:
     """A deployment without any reaper still makes progress."""
     a = make_service().create_queue("jobs")

@@ -62,6 +62,7 @@ STAYS: Final = {
     "groups/statements.py:set_carriers": "this is parking",
     "groups/statements.py:set_parked": "this is parking",
     "recovery/clock_steps.py:make_due": "it is due at once",
+    "recovery/dead_claims.py:move_to_level": "it is due as before",
     "recovery/dead_claims.py:unclaim_half_claimed": "it is the first of its group again",
     "recovery/dead_claims.py:unclaim_half_claimed_ids": "it is the first of its group again",
     "durable/group_rounds.py:set_lease": "it is claimed just now",
