@@ -40,6 +40,7 @@ from queue_over_sql.errors import (
     NotPermitted,
     PayloadInvalid,
     QueueError,
+    QueueNotFound,
 )
 from queue_over_sql.groups.strategy import GroupClaim, GroupRules, group_of
 from queue_over_sql.groups.taking import Picking
@@ -430,6 +431,9 @@ class Claimer:
                         lost.stamp,  # noqa: B023 - runs at once
                     )
                 )
+            except QueueNotFound:
+                # Its messages are gone with it.
+                continue
             except BaseException:
                 self._unanswered.append(lost)
                 raise

@@ -131,7 +131,8 @@ class PostgreSQLCheckup(Checkup):
 
     def _bloat(self, ask: Asking) -> Iterator[Finding]:
         found = ask.rows(
-            "SELECT relname, n_dead_tup, n_live_tup, last_autovacuum FROM pg_stat_all_tables"
+            "SELECT relname, n_dead_tup, n_live_tup, last_autovacuum AT TIME ZONE 'UTC'"
+            " FROM pg_stat_all_tables"
             " WHERE schemaname = coalesce(:schema, current_schema()) AND relname = ANY(:names)"
             " AND n_dead_tup >= :least AND n_dead_tup > n_live_tup"
             f" ORDER BY n_dead_tup DESC LIMIT {MOST_SHOWN}",

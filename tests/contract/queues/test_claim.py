@@ -46,6 +46,22 @@ def test_a_count_or_a_lease_of_nothing_is_refused(queue: Queue) -> None:
     assert 1 == queue.stats().ready
 
 
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python forgets it")
+def test_a_claim_that_was_not_delivered_is_forgotten_with_its_queue(
+    service: QueueService, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else each heartbeat asks for it, for as long as the process lives."""
+    queue.publish("x")
+    claimer = core_of(queue).claimer
+    claimer.abandon(claimer.claim(1, None))
+    service.drop_queue(queue.name)
+    with caplog.at_level("INFO"):
+        core_of(queue).context.consumer.heartbeat()
+    assert not claimer._unanswered
+    assert "later" not in caplog.text
+
+
 @dataclasses.dataclass
 class Order:
     """A kind of messages: Ctrl-C comes while the second one is decoded."""
