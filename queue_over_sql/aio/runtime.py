@@ -355,9 +355,9 @@ class EventLoop(Runtime):
 
         task = loop.create_task(bring())
         self._acting_for[task] = self.me()
-        first = asyncio.wait([task, there], timeout=_OBTAIN_SECONDS, return_when=_FIRST)
+        either: list[asyncio.Future[Any]] = [task, there]
         try:
-            await_only(first)
+            await_only(asyncio.wait(either, timeout=_OBTAIN_SECONDS, return_when=_FIRST))
         except asyncio.CancelledError:
             taken.cancel()
             self._keep(task)

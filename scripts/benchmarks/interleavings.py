@@ -44,11 +44,12 @@ def _played(theatre: Theatre, name: str, most: int) -> dict[str, Any]:
 def section() -> str:
     """The part of the page that shows the result."""
     result = read_result(NAME)
+    played = next(iter(result["engines"].values()))["scenarios"]
     lines = [
         "## Orders of statements",
         "",
         f"""\
-Two to four clients of {len(SCENARIOS)} scenarios go on one statement at a time, in every order
+Two to four clients of {len(played)} scenarios go on one statement at a time, in every order
 where there are at most {result["most"]} of a scenario, else in so many by seed. A checker looks at
 each. None broke a promise. In some a client waited for the lock of another.""",
         "",

@@ -91,6 +91,8 @@ class Theatre:
             self._levels = own.dialect.get_isolation_level_values(raw)
         self._waits = waits
         self._stage = Stage(CLIENTS, waits, lambda: self._clock.microseconds)
+        self.is_all = False
+        """Whether the last schedules that were asked for are all that there are."""
         self._queues: dict[tuple[str, str], Queue] = {}
         self._titles: dict[str, str] = {}
 
@@ -120,10 +122,12 @@ class Theatre:
     def schedules(self, scenario: Scenario, most: int) -> Iterator[Run]:
         """Play every schedule of a scenario, or so many of them by seed if there are more."""
         rehearsed = self.rehearse(scenario)
+        self.is_all = False
         if how_many(rehearsed) <= most:
             found = every(lambda begins: self.play(scenario, following(begins, strictly=False)))
             # On H2 a statement that waited is sent again, which makes ever more schedules.
             yield from itertools.islice(found, most)
+            self.is_all = next(found, None) is None
             return
         for seed in range(most):
             yield self.play(scenario, by_seed(seed, len(rehearsed.steps)))
