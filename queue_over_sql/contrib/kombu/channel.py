@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from amqp.exceptions import RecoverableConnectionError
@@ -13,9 +14,18 @@ from amqp.protocol import queue_declare_ok_t
 from kombu.exceptions import ChannelError
 from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
+from kombu.utils.json import dumps, object_hook
 from kombu.utils.uuid import uuid
 
-from queue_over_sql import ClaimLost, Queue, QueueNotFound, QueueService, TopicNotFound, inside
+from queue_over_sql import (
+    ClaimLost,
+    PayloadInvalid,
+    Queue,
+    QueueNotFound,
+    QueueService,
+    TopicNotFound,
+    inside,
+)
 from queue_over_sql import Message as Claimed
 from queue_over_sql.contrib.kombu.names import KINDS, exchange_of, topic_name
 from queue_over_sql.contrib.kombu.services import is_counted
@@ -74,7 +84,7 @@ class Delivered(virtual.Message):
 def _content(payload: Any) -> dict[str, Any]:
     """What kombu published; anything else is a body in JSON."""
     if isinstance(payload, dict) and isinstance(payload.get("properties"), dict):
-        return payload
+        return {name: part if name == "body" else _restored(part) for name, part in payload.items()}
     return {
         "body": json.dumps(payload),
         "content-type": "application/json",
@@ -82,6 +92,13 @@ def _content(payload: Any) -> dict[str, Any]:
         "headers": {},
         "properties": {"body_encoding": "utf-8"},
     }
+
+
+def _restored(part: Any) -> Any:
+    """What kombu's JSON wrote for a value that JSON does not have, such as a UUID in a header."""
+    if isinstance(part, dict):
+        return object_hook({name: _restored(each) for name, each in part.items()})
+    return [_restored(each) for each in part] if isinstance(part, list) else part
 
 
 class QoS(virtual.QoS):
@@ -346,10 +363,12 @@ class Channel(virtual.Channel):
     ) -> None:
         """Publish a message to all queues whose bindings fit its routing key: to all or to none."""
         self._inplace_augment_message(message, exchange, routing_key)
-        if exchange:
-            self._publish_to(exchange, routing_key, message)
-        else:
-            self._put(routing_key, message)
+        publish = partial(self._publish_to, exchange) if exchange else self._put
+        try:
+            publish(routing_key, message)
+        except PayloadInvalid:
+            # It has headers that JSON does not have; kombu writes them so for other brokers, too.
+            publish(routing_key, json.loads(dumps(message)))
 
     def encode_body(self, body: Any, encoding: str | None = None) -> tuple[str, str]:
         """Text stays readable in the table."""

@@ -9,17 +9,19 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
+from uuid import UUID
 
 import kombu
 import pytest
 from kombu.exceptions import ChannelError
 
-from queue_over_sql import ClaimLost, DatabaseUnavailable, Message, Queue
+from queue_over_sql import ClaimLost, DatabaseUnavailable, Message, PayloadInvalid, Queue
 from queue_over_sql.contrib.kombu import services
 from tests.contrib.kombu.broker import QUICKLY, URL, connect, get
 from tests.waiting import wait_until
@@ -83,6 +85,31 @@ def test_messages_arrive_as_they_were_published(connection: Any) -> None:
     with pytest.raises(TimeoutError):
         get(connection, jobs, timeout=0.1)
     assert 0 == ready(connection, jobs)
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.parametrize("exchange", ["", "jobs"])
+def test_headers_may_have_what_json_has_not(connection: Any, exchange: str) -> None:
+    """As with kombu's other transports: times, UUIDs and decimals come back as they were."""
+    jobs = kombu.Queue("jobs", kombu.Exchange("jobs"), routing_key="jobs")
+    due = datetime(2026, 1, 2, 3, 4, 5, 600000, UTC)
+    headers = {"due": due, "ids": (UUID(int=7), Decimal("1.50")), "deep": {"due": due}, 1: "one"}
+    producer = connection.Producer()
+    producer.publish(
+        {"n": 1},
+        exchange=exchange,
+        routing_key="jobs",
+        declare=[jobs],
+        headers=headers,
+        correlation_id=UUID(int=8),
+    )
+    (message,) = get(connection, jobs)
+    known = {name: message.headers[name] for name in ("due", "ids", "deep", "1")}
+    whole = {"due": due, "ids": [UUID(int=7), Decimal("1.50")], "deep": {"due": due}, "1": "one"}
+    assert whole == known
+    assert UUID(int=8) == message.properties["correlation_id"]
+    with pytest.raises(PayloadInvalid):
+        producer.publish(1, exchange=exchange, routing_key="jobs", headers={"odd": float("nan")})
 
 
 @engines_in_default
