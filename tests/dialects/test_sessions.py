@@ -38,11 +38,11 @@ def test_an_old_session_is_replaced(service: QueueService, monkeypatch: pytest.M
 
 
 @pytest.mark.engines("mysql", "mariadb")
-@pytest.mark.parametrize("code", [1047, 1927])
+@pytest.mark.parametrize("code", [1047, 1927, 9001])
 def test_a_node_that_is_not_ready_counts_as_a_lost_connection(
     service: QueueService, code: int
 ) -> None:
-    """As one of Galera's says while it joins (1047): the operation moves to a new connection."""
+    """As one of Galera's says while it joins (1047), or a proxy (9001): a new connection is next."""
     connections = parts_of(service).connections
     seen: list[int] = []
 

@@ -20,6 +20,8 @@ _KINDS = {
     **dict.fromkeys((1053, 1077, 1079, 1080, 2002, 2003, 2006, 2013, 2055), ErrorKind.DISCONNECT),
     # 1047: a node of Galera that is not ready. 1927, 3169: ended by an administrator.
     **dict.fromkeys((4031, 1040, 1047, 1927, 3169), ErrorKind.DISCONNECT),
+    # ProxySQL has no server to send it to.
+    **dict.fromkeys((9001, 9002), ErrorKind.DISCONNECT),
     **dict.fromkeys((1062, 1586), ErrorKind.DUPLICATE),
     **dict.fromkeys((1264, 1366, 1406, 3819, 4025, 3140), ErrorKind.INVALID_VALUE),
     1146: ErrorKind.MISSING_TABLE,
