@@ -40,6 +40,9 @@ def url(using: str = DEFAULT_DB_ALIAS) -> URL:
     for name, each in options.pop("ssl", {}).items():  # on MySQL and MariaDB
         options[f"ssl_{name}"] = each
     options |= _tls_of_mysqlclient(options)
+    if role := place["OPTIONS"].get("assume_role"):
+        # Who owns what the site makes, and has the rights.
+        options["options"] = f"{options.get('options', '')} -c role={role}".lstrip()
     host = place["HOST"] or None
     if host is not None and host.startswith("/"):
         # The socket itself, or on PostgreSQL the folder that it is in.

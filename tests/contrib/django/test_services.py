@@ -22,7 +22,13 @@ TLS = {"sslmode": "verify-full", "sslrootcert": "/etc/ca.pem"}
         (
             "postgresql",
             {**TLS, "pool": True, "isolation_level": 3, "assume_role": "app"},
-            TLS,
+            {**TLS, "options": "-c role=app"},
+            "db",
+        ),
+        (
+            "postgresql",
+            {"assume_role": "app", "options": "-c search_path=shop"},
+            {"options": "-c search_path=shop -c role=app"},
             "db",
         ),
         (
