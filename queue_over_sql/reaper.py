@@ -352,7 +352,9 @@ class ClockWatch:
         self._seen = shown
         passed = round((began - seen[1]) * 1_000_000)
         if seen[0] + passed - now > LEAST_CLOCK_STEP_US:
-            self._owed = ClockStep(now, until=seen[0] + passed)
+            # A lock may have put off what an earlier step owes.
+            before = 0 if self._owed is None else self._owed.until
+            self._owed = ClockStep(now, until=max(seen[0] + passed, before))
         if self._owed is not None:
             step = dataclasses.replace(self._owed, now=now)
             system, expressions = self._parts.system(), connections.dialect.expressions

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from queue_over_sql import FixedDelay, Observer
+from queue_over_sql.errors import Locked
 from queue_over_sql.observability import Level, diagnose
+from queue_over_sql.recovery.recovery import Recovery
 from queue_over_sql.testing import Clock
 from tests.contract.host_clock import HostClock
 from tests.contract.queue_state import payloads
@@ -135,6 +137,31 @@ def test_what_is_due_stays_due_when_the_databases_clock_is_set_back(
     service.reap()
     assert [] == queue.consume()
     assert 4 == queue.stats().delayed
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python remembers it")
+def test_what_a_lock_put_off_counts_at_the_next_step_of_the_clock(
+    make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second step is the smaller one, and only the first made the message due later."""
+
+    def locked(*_: object) -> int:
+        raise Locked("by another transaction")
+
+    service = make_service()
+    queue = service.create_queue("jobs")
+    clock = Clock(service)
+    clock.advance(600)
+    queue.publish("first")
+    service.reap()
+    clock._time.microseconds = 60_000_000
+    with monkeypatch.context() as patched:
+        patched.setattr(Recovery, "keep_due", locked)
+        service.reap()
+    set_back(clock)
+    service.reap()
+    assert ["first"] == payloads(queue.consume())
 
 
 @pytest.mark.threads("what the database holds does not depend on who asks it")
