@@ -202,7 +202,7 @@ class QueueService:
                 StagedWriteCleanup(parts).run_if_due,
                 self._maintain,
             ],
-            elsewhere=[self._firer.fire_due],
+            elsewhere=[self._firer.fire_all],
             observer=parts.observer,
             giving_way=connections.giving_way,
         )

@@ -211,6 +211,17 @@ def test_a_pass_that_has_nothing_to_do_does_nothing(
     assert before == stored(engine, "s")
 
 
+@pytest.mark.engines("sqlite")
+def test_a_pass_that_is_asked_for_looks_at_each_schedule(
+    service: QueueService, queue: Queue, engine: Engine
+) -> None:
+    """Also if its row was set back after a pass that had nothing to do until later."""
+    added = service.schedules.add("s", queue, 1, cron=hourly())
+    assert 0 == service.reap().scheduled
+    silence(engine, queue, "s", next_of(added))
+    assert 1 == service.reap().scheduled
+
+
 @pytest.mark.default_on("sqlite", "postgresql")
 def test_started_services_fire(make_service: MakeService, queue: Queue) -> None:
     """Two servers with their reapers publish one message for each instant, none is missing."""
