@@ -399,12 +399,19 @@ class Firing:
     wake_at: int
 
 
-def plan(trigger: Trigger, next_at: int | None, now: int, missed: str) -> Firing:
-    """Plan what to publish at a moment; ``next_at`` is the first time without a message."""
+def plan(
+    trigger: Trigger, next_at: int | None, now: int, missed: str, *, ahead: bool = True
+) -> Firing:
+    """Plan what to publish at a moment; ``next_at`` is the first time without a message.
+
+    Without ``ahead`` nothing is published before its time.
+    """
     late, next_at = _late(trigger, next_at, now, missed)
     # There may be more than one transaction can publish.
     if next_at is not None and next_at <= now:
         return Firing(tuple(late), next_at, now)
+    if not ahead:
+        return Firing(tuple(late), next_at, _NEVER if next_at is None else next_at)
     following = trigger.after(now) or _NEVER
     instants = list(late)
     while next_at is not None and next_at <= max(following, now + AHEAD) and len(instants) < MOST:
@@ -421,11 +428,12 @@ def _late(
     late: list[int] = []
     if next_at is None or next_at > now:
         return late, next_at
-    if missed == "one":
-        return [latest(trigger, next_at, now)], trigger.after(now)
     following: int | None = next_at
-    if missed == "skip" and next_at <= now - _LATE:
-        following = trigger.after(now - _LATE)
+    if next_at <= now - _LATE:
+        if missed == "one":
+            return [latest(trigger, next_at, now)], trigger.after(now)
+        if missed == "skip":
+            following = trigger.after(now - _LATE)
     while following is not None and following <= now and len(late) < MOST:
         late.append(following)
         following = trigger.after(following)

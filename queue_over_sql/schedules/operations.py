@@ -28,6 +28,7 @@ from queue_over_sql.schedules.store import (
 )
 from queue_over_sql.sql.operation import operation
 from queue_over_sql.values.durations import instant
+from queue_over_sql.values.options import GROUP_KEY
 from queue_over_sql.values.states import PublishOutcome
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from queue_over_sql.message import Published
     from queue_over_sql.queue import Queue
+    from queue_over_sql.schedules.calendar import Trigger
     from queue_over_sql.schema.queue_tables import QueueTables
 
 
@@ -85,12 +87,25 @@ class ScheduledMessages:
         self.definition = definition
         self._template = core_of(queue).publisher.encode_plain(definition.publication(schedule))
 
+    @property
+    def ahead(self) -> bool:
+        """Whether they may be in the queue before their times.
+
+        In a group the others would wait for them, and in a queue that may be full they would take
+        the room of others, or be left out long before they are due.
+        """
+        return self._template.room is None and self._template.content.get(GROUP_KEY) is None
+
     def add_headers(self, headers: Mapping[str, Any]) -> None:
         """Add these headers to each of them."""
         publication = self.definition.publication(self.schedule)
         self._template = core_of(self.queue).publisher.encode_plain(
             with_headers(publication, headers)
         )
+
+    def plan(self, trigger: Trigger, next_at: int | None, now: int) -> Firing:
+        """Plan what to publish at a moment, as ``calendar.plan``."""
+        return plan(trigger, next_at, now, self.definition.missed, ahead=self.ahead)
 
     def is_due(self, at: int, now: int) -> bool:
         """Whether the message for a time is due now."""
@@ -168,7 +183,7 @@ def put(
         runs += messages.publish(connection, [at for at in removed if at <= now])
     next_at = _first_without_message(record, previous, definition, now)
     if record is None or not record.paused:
-        firing = plan(definition.trigger, next_at, now, definition.missed)
+        firing = messages.plan(definition.trigger, next_at, now)
         runs += messages.publish(connection, firing.instants)
         next_at = firing.next_at
     values = {
@@ -198,8 +213,7 @@ def _first_without_message(
 
 def look(messages: ScheduledMessages, record: ScheduleRecord) -> Firing:
     """What to publish for a schedule as it was read."""
-    definition = messages.definition
-    return plan(definition.trigger, record.next_at, record.now, definition.missed)
+    return messages.plan(messages.definition.trigger, record.next_at, record.now)
 
 
 @operation(atomic=True, durable=True)
@@ -297,8 +311,8 @@ def resume(
     if record.version != seen.version:
         raise Conflict(messages.schedule)
     now = store.clock(connection, scope)
-    trigger, missed = messages.definition.trigger, messages.definition.missed
-    firing = plan(trigger, trigger.after(now), now, missed)
+    trigger = messages.definition.trigger
+    firing = messages.plan(trigger, trigger.after(now), now)
     runs = [*record.last_runs, *messages.publish(connection, firing.instants)]
     values = {
         "next_at": firing.next_at,

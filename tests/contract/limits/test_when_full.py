@@ -157,10 +157,7 @@ def test_publishers_at_the_same_time(service: QueueService, make_service: MakeSe
 
 
 def test_a_topic_and_a_schedule_meet_a_full_queue(service: QueueService) -> None:
-    """The topic refuses the message, as with a taken key; a schedule goes on without it.
-
-    Who runs the schedule by hand is told.
-    """
+    """The topic refuses the message, as with a taken key; who runs a schedule by hand is told."""
     queue = service.create_queue("jobs", queue_limit=1, when_full="reject")
     service.create_topic("events").subscribe(queue)
     service.topic("events").publish(1, routing_key="a")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from zoneinfo import ZoneInfo
@@ -234,6 +235,22 @@ def test_a_rare_one_is_published_when_the_last_is_over() -> None:
     assert () == plan(trigger, firing.next_at, START + HOUR - 1, "one").instants
     due = plan(trigger, firing.next_at, START + HOUR, "one")
     assert (START + 2 * HOUR,) == due.instants
+
+
+def test_what_must_not_be_ahead_waits_for_its_time() -> None:
+    """It is published when it is due, not before, and the next look is at the next time."""
+    trigger = EveryTrigger(START, HOUR)
+    early = plan(trigger, START + HOUR, START + HOUR - 1, "one", ahead=False)
+    assert ((), START + HOUR, START + HOUR) == dataclasses.astuple(early)
+    due = plan(trigger, START + HOUR, START + HOUR, "one", ahead=False)
+    assert ((START + HOUR,), START + 2 * HOUR, START + 2 * HOUR) == dataclasses.astuple(due)
+
+
+@pytest.mark.parametrize("missed", ["one", "all", "skip"])
+def test_a_pass_that_is_a_little_late_has_missed_nothing(missed: str) -> None:
+    """Times of the last seconds are all published, whatever should be done about missed ones."""
+    firing = plan(EveryTrigger(START, SECOND), START + SECOND, START + 4 * SECOND, missed)
+    assert [1, 2, 3, 4] == [(at - START) // SECOND for at in firing.instants[:4]]
 
 
 @settings(deadline=None)
