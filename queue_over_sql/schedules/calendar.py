@@ -379,6 +379,9 @@ AHEAD: Final = 5_000_000
 MOST: Final = 100
 """The maximum number of messages per transaction."""
 
+# How often to look whether the messages that were published ahead are still there.
+_CHECK: Final = 60_000_000
+
 # A pass that is only this late has missed nothing.
 _LATE: Final = 5_000_000
 _NEVER: Final = 2**63 - 1
@@ -419,7 +422,19 @@ def plan(
         next_at = trigger.after(next_at)
     # Wait until the last published time is over, or the next one comes near.
     near = _NEVER if next_at is None else min(following, next_at - AHEAD)
-    return Firing(tuple(instants), next_at, near)
+    checks = [at for at in (following - 2 * AHEAD, now + _CHECK) if at > now]
+    return Firing(tuple(instants), next_at, min(near, *checks))
+
+
+def alone_ahead(trigger: Trigger, next_at: int | None, now: int) -> int | None:
+    """The next time, if it alone has a message ahead and is none of the next seconds; or None.
+
+    After the clock was set back, later times have messages, too. Then it may have been handled.
+    """
+    following = trigger.after(now)
+    if following is None or next_at is None or not now + AHEAD < following < next_at:
+        return None
+    return following if (trigger.after(following) or _NEVER) >= next_at else None
 
 
 def _late(

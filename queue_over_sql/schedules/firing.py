@@ -180,12 +180,18 @@ class ScheduleFirer:
             return None
         messages = self._access.messages(stored)
         firing = operations.look(messages, stored)
-        if not firing.instants:
+        if not firing.instants and not self._is_lost(messages, stored):
             return Fired(0, False, False, stored.version, firing.wake_at)  # noqa: FBT003
-        fired = self._fire_now(messages, stored, len(firing.instants))
+        fired = self._fire_now(messages, stored, len(firing.instants) or 1)
         if fired is not None and fired.late:
             core_of(messages.queue).wake_consumers()
         return fired
+
+    def _is_lost(self, messages: ScheduledMessages, stored: ScheduleRecord) -> bool:
+        context = core_of(messages.queue).context
+        return None is not context.run(
+            lambda connection: operations.lost(connection, messages, stored)
+        )
 
     def _fire_now(
         self, messages: ScheduledMessages, stored: ScheduleRecord, count: int

@@ -17,7 +17,7 @@ from queue_over_sql.publishing.publisher import with_headers
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues import registry
 from queue_over_sql.schedules import store
-from queue_over_sql.schedules.calendar import Firing, plan
+from queue_over_sql.schedules.calendar import Firing, alone_ahead, plan
 from queue_over_sql.schedules.definition import Definition
 from queue_over_sql.schedules.store import (
     Run,
@@ -103,6 +103,15 @@ class ScheduledMessages:
             with_headers(publication, headers)
         )
 
+    @property
+    def tables(self) -> QueueTables:
+        """The tables of their queue."""
+        return core_of(self.queue).context.tables
+
+    def key(self, at: int) -> str:
+        """The key of the message for a time."""
+        return message_key(self.schedule, instant(at))
+
     def plan(self, trigger: Trigger, next_at: int | None, now: int) -> Firing:
         """Plan what to publish at a moment, as ``calendar.plan``."""
         return plan(trigger, next_at, now, self.definition.missed, ahead=self.ahead)
@@ -132,10 +141,7 @@ class ScheduledMessages:
         delay, expires = self._template.delay, self._template.expires
         # An expiry counts from the time at which the message is due, which includes the delay.
         template = self._template._replace(expires=None if expires is None else expires - delay)
-        messages = [
-            template._replace(key=message_key(self.schedule, instant(at)), at=at + delay)
-            for at in instants
-        ]
+        messages = [template._replace(key=self.key(at), at=at + delay) for at in instants]
         if not messages:
             return []
         sql = core_of(self.queue).context.sql
@@ -216,6 +222,16 @@ def look(messages: ScheduledMessages, record: ScheduleRecord) -> Firing:
     return messages.plan(messages.definition.trigger, record.next_at, record.now)
 
 
+def lost(connection: Connection, messages: ScheduledMessages, record: ScheduleRecord) -> int | None:
+    """The next time if it had a message ahead that was removed; None if all is as it should be."""
+    if not messages.ahead:
+        return None
+    at = alone_ahead(messages.definition.trigger, record.next_at, record.now)
+    if at is None or store.is_there(connection, messages.tables, messages.key(at)):
+        return None
+    return at
+
+
 @operation(atomic=True, durable=True)
 def fire(
     connection: Connection,
@@ -228,17 +244,22 @@ def fire(
     record = store.locked_schedule(connection, scope, name, wait=False)
     if record is None or record.paused or record.version != seen.version:
         return None
+    gone = lost(connection, messages, record)
+    # Only now: a consumer may have had the message of a time that has come meanwhile.
     now = store.clock(connection, scope)
-    firing = look(messages, dataclasses.replace(record, now=now))
+    next_at = record.next_at if gone is None or gone <= now else gone
+    firing = look(messages, dataclasses.replace(record, next_at=next_at, now=now))
     runs = messages.publish(connection, firing.instants)
-    values = {
-        "next_at": firing.next_at,
-        "last_runs": store.runs_text([*record.last_runs, *runs]),
-    }
-    if not store.change_schedule(connection, scope, record, **values):
-        raise Conflict(name)
+    version = record.version
+    if runs or firing.next_at != record.next_at:
+        values = {
+            "next_at": firing.next_at,
+            "last_runs": store.runs_text([*record.last_runs, *runs]),
+        }
+        if not store.change_schedule(connection, scope, record, **values):
+            raise Conflict(name)
+        version = version._replace(revision=record.revision + 1)
     late = any(messages.is_due(at, now) for at in firing.instants)
-    version = record.version._replace(revision=record.revision + 1)
     return Fired(len(runs), late, firing.wake_at <= now, version, firing.wake_at)
 
 

@@ -196,8 +196,8 @@ def note_runs(
 
 
 def runs_text(runs: Sequence[Run]) -> str:
-    """The last of these runs, as they are stored."""
-    return json.dumps(sorted(runs)[-_RUNS_KEPT:], separators=(",", ":"))
+    """The last of these runs, as they are stored; of one time only what was published last."""
+    return json.dumps(sorted(dict(runs).items())[-_RUNS_KEPT:], separators=(",", ":"))
 
 
 def _read_runs(text: str | None) -> list[Run]:
@@ -212,6 +212,12 @@ def remove_schedule(connection: Connection, scope: SchedulesOfPrefix, name: str)
     """Remove the record of a schedule; False if there is none."""
     statement = delete(scope.system.schedules).where(scope.named(name))
     return connection.execute(statement).rowcount > 0
+
+
+def is_there(connection: Connection, tables: QueueTables, key: str) -> bool:
+    """Whether a live message has a key."""
+    found = select(tables.live.c.id).where(tables.live.c.message_key == key)
+    return connection.execute(found).first() is not None
 
 
 def remove_ahead(

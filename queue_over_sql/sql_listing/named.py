@@ -402,6 +402,7 @@ def _staged_commit(stage: Stage) -> None:
 def _fire(stage: Stage) -> None:
     stage.on_scope(schedules.pending_schedules)
     stage.on_scope(schedules.locked_schedule, "schedule", wait=False)
+    schedules.is_there(stage.connection, stage.tables, "key")
     record = schedules.ScheduleRecord(
         name="schedule",
         queue=stage.tables.queue,

@@ -51,7 +51,7 @@ from queue_over_sql.values.states import DEAD, LiveStatus
 from tests.contract.queue_state import set_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from sqlalchemy import Engine
 
@@ -426,16 +426,26 @@ class Machine(RuleBasedStateMachine):
         except GroupFull:
             assert self.is_full()
         after = self.rows()
-        for number in after.keys() - before.keys():
-            assert verb in {"add", "run", "resume"}
-            row = after[number]
-            item = Publication(int(row.payload), key=row.message_key)
-            assert -1 == item.payload
-            self.published(item, number)
+        assert verb in {"add", "run", "resume"} or after.keys() <= before.keys()
+        self.scheduled(before)
         for number in before.keys() - after.keys():
             assert verb in {"pause", "remove", "add"}
             assert (-1, FREE) == (self.live[number].payload, self.live[number].holder)
             self.remove(number)
+
+    def scheduled(self, before: Mapping[int, Any]) -> None:
+        """Only the schedule has added messages since then."""
+        for number, row in self.rows().items():
+            if number not in before:
+                item = Publication(int(row.payload), key=row.message_key)
+                assert -1 == item.payload
+                self.published(item, number)
+
+    def reap(self, side: int) -> None:
+        """A pass also brings back the schedule's next message, if it was removed."""
+        before = self.rows()
+        self.services[side].reap()
+        self.scheduled(before)
 
     @contextlib.contextmanager
     def transaction(self, *, commits: bool | None) -> Any:
@@ -690,7 +700,7 @@ class Machine(RuleBasedStateMachine):
         """A reaper gives it back, or buries it."""
         if self.holds(message):
             set_columns(self.engine, self.queues[0], message.id, lease_expires_at=1)
-            self.services[side].reap()
+            self.reap(side)
             self.came_back([message.id], died=False)
 
     @rule(count=st.integers(1, 4))
@@ -702,7 +712,7 @@ class Machine(RuleBasedStateMachine):
         with self.engine.begin() as connection:
             dead = consumers.c.consumer_id == mortal.consumer_id
             connection.execute(update(consumers).where(dead).values(expires_at=1))
-        self.services[0].reap()
+        self.reap(0)
         self.came_back([message.id for message in got], died=True)
         mortal.stop()
 
@@ -719,7 +729,7 @@ class Machine(RuleBasedStateMachine):
             set_columns(self.engine, self.queues[0], number, expires_at=1)
         # A service learns within seconds that messages of a queue expire at all.
         self.queues[side].refresh()
-        self.services[side].reap()
+        self.reap(side)
         for number in late:
             self.end(number, "expired")
 
@@ -923,7 +933,7 @@ class Machine(RuleBasedStateMachine):
         held = [number for number, live in self.live.items() if live.holder != FREE]
         for number in held:
             set_columns(self.engine, queue, number, lease_expires_at=1)
-        self.services[side].reap()
+        self.reap(side)
         self.came_back(held, died=False)
         if self.set["group_limit"] is not None:
             for group, verb in itertools.product(("a", "A", "it's"), "ru"):

@@ -1,34 +1,147 @@
-"""The message of the next time: it keeps nobody waiting."""
+"""The message of the next time: it comes back when it is removed, and keeps nobody waiting."""
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from queue_over_sql import GroupFull
+from queue_over_sql.schedules import store
 from queue_over_sql.testing import Clock
 from tests.contract.queue_state import payloads
 from tests.contract.schedules.schedule_times import (
     HOUR,
     everything,
+    grid,
     instants,
     next_of,
     on_grid,
     silence,
+    stored,
 )
 from tests.waiting import consume_exactly, wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sqlalchemy import Engine
 
-    from queue_over_sql import QueueService
+    from queue_over_sql import Queue, QueueService
     from queue_over_sql.settings import WhenFull
     from queue_over_sql.testing.plugin import MakeService
 
 SECOND = timedelta(seconds=1)
 YEARLY = "0 0 1 1 *"
+
+
+# ---------------------------------------------------------------- what is removed comes back
+
+
+def _handle_now(queue: Queue) -> None:
+    queue.messages().reschedule(delay=0)
+    consume_exactly(queue, 1)[0].ack()
+
+
+REMOVALS: dict[str, Callable[[Queue], object]] = {
+    "purged": lambda queue: queue.purge(),
+    "removed": lambda queue: queue.messages(status="delayed").remove(),
+    "deleted": lambda queue: queue.delete(everything(queue)[0].id),
+    "cancelled": lambda queue: queue.cancel(everything(queue)[0].id),
+    "handled earlier": _handle_now,
+}
+
+
+def test_the_next_message_comes_back(service: QueueService, queue: Queue) -> None:
+    """However it was removed: the schedule still has its time, and one message for it."""
+    for name, remove in REMOVALS.items():
+        added = service.schedules.add("s", queue, 1, cron=YEARLY)
+        remove(queue)
+        assert [] == everything(queue), name
+        assert 1 == service.reap().scheduled, name
+        assert [next_of(added)] == instants(everything(queue)), name
+        assert 0 == service.reap().scheduled, name
+        service.schedules.remove("s")
+
+
+def test_many_reapers_at_once_bring_back_one(make_service: MakeService, queue: Queue) -> None:
+    """Passes of six services at the same moment after a purge."""
+    services = [make_service() for _ in range(6)]
+    added = services[0].schedules.add("s", queue, 1, cron=YEARLY)
+    for service in services:
+        service.reap()
+    queue.purge()
+    with ThreadPoolExecutor(6) as threads:
+        fired = [report.scheduled for report in threads.map(lambda one: one.reap(), services)]
+    fired += [service.reap().scheduled for service in services]
+    assert 1 == sum(fired)
+    assert [next_of(added)] == instants(everything(queue))
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("the clock")
+def test_one_that_came_back_runs_once(service: QueueService, queue: Queue) -> None:
+    """At its time, and then the schedule goes on; its last run is the message that ran."""
+    clock = Clock(service)
+    added = service.schedules.add("s", queue, 1, every=HOUR)
+    queue.purge()
+    service.reap()
+    clock.advance(HOUR)
+    [message] = queue.consume(10)
+    message.ack()
+    assert next_of(added) == message.scheduled_at
+    assert {next_of(added): message.id} == dict(service.schedules.get("s").last_runs)
+    assert grid(next_of(added) + HOUR, HOUR, 1) == instants(everything(queue))
+    service.reap()
+    assert [] == queue.consume(10)
+
+
+@pytest.mark.threads("the time that passes in the middle of the pass")
+@pytest.mark.engines("sqlite")
+def test_a_time_that_comes_meanwhile_does_not_come_back(
+    service: QueueService, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its message is missing since a consumer has handled it, so only the next one follows."""
+    added = service.schedules.add("s", queue, 1, every=HOUR)
+    is_there = store.is_there
+
+    def be_late(connection: Any, *given: Any) -> bool:
+        found = is_there(connection, *given)
+        late = int(next_of(added).timestamp() * 1_000_000) + 1
+        monkeypatch.setattr(store, "clock", lambda *_: late)
+        return found
+
+    queue.purge()
+    monkeypatch.setattr(store, "is_there", be_late)
+    assert 1 == service.reap().scheduled
+    assert grid(next_of(added) + HOUR, HOUR, 1) == instants(everything(queue))
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("the clock")
+def test_what_is_nearly_due_does_not_come_back(service: QueueService, queue: Queue) -> None:
+    """A clock that was set back by seconds shows such a time again after it was handled."""
+    clock = Clock(service)
+    added = service.schedules.add("s", queue, 1, every=HOUR)
+    clock.advance(HOUR - 3 * SECOND)
+    assert [next_of(added)] == instants(everything(queue))
+    queue.purge()
+    service.reap()
+    assert next_of(added) not in instants(everything(queue))
+
+
+@pytest.mark.engines("sqlite")
+def test_a_key_that_stays_taken_is_left_alone(service: QueueService, engine: Engine) -> None:
+    """Where a key may not come again for a while, a pass neither publishes nor writes."""
+    queue = service.create_queue("jobs", dedup_window=HOUR)
+    service.schedules.add("s", queue, 1, cron=YEARLY)
+    _handle_now(queue)
+    before = stored(engine, "s")
+    assert 0 == service.reap().scheduled
+    assert [] == everything(queue)
+    assert before == stored(engine, "s")
 
 
 # ---------------------------------------------------------------- nobody waits for it

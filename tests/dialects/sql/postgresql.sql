@@ -1731,7 +1731,7 @@ LEFT OUTER JOIN queue_over_sql_queues ON queue_over_sql_queues.table_prefix = qu
 WHERE queue_over_sql_topics.table_prefix = :p_prefix::VARCHAR
   AND queue_over_sql_topics.name = :p_topic::VARCHAR;
 
--- schedule, fire (1 of 3)
+-- schedule, fire (1 of 4)
 SELECT queue_over_sql_schedules.name, queue_over_sql_schedules.created_at,
     queue_over_sql_schedules.revision,
     CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT) AS now
@@ -1741,7 +1741,7 @@ WHERE queue_over_sql_schedules.table_prefix = :table_prefix_1::VARCHAR
   AND queue_over_sql_schedules.next_at IS NOT NULL
 ORDER BY queue_over_sql_schedules.name;
 
--- schedule, fire (2 of 3)
+-- schedule, fire (2 of 4)
 SELECT queue_over_sql_schedules.name, queue_over_sql_schedules.queue,
     queue_over_sql_schedules.definition, queue_over_sql_schedules.next_at,
     queue_over_sql_schedules.revision, queue_over_sql_schedules.paused_at,
@@ -1753,7 +1753,13 @@ WHERE queue_over_sql_schedules.table_prefix = :table_prefix_1::VARCHAR
   AND queue_over_sql_schedules.name = :name_1::VARCHAR
 FOR UPDATE SKIP LOCKED;
 
--- schedule, fire (3 of 3)
+-- schedule, fire (3 of 4)
+-- reads queue_jobs by its unique key
+SELECT queue_jobs.id
+FROM queue_jobs
+WHERE queue_jobs.message_key = :message_key_1::VARCHAR;
+
+-- schedule, fire (4 of 4)
 UPDATE queue_over_sql_schedules
 SET next_at=:next_at::BIGINT,
     revision=:revision::BIGINT,

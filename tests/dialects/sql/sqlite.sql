@@ -1455,7 +1455,7 @@ LEFT OUTER JOIN queue_over_sql_queues ON queue_over_sql_queues.table_prefix = qu
 WHERE queue_over_sql_topics.table_prefix = :p_prefix
   AND queue_over_sql_topics.name = :p_topic;
 
--- schedule, fire (1 of 3)
+-- schedule, fire (1 of 4)
 SELECT queue_over_sql_schedules.name, queue_over_sql_schedules.created_at,
     queue_over_sql_schedules.revision,
     (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000) AS now
@@ -1465,7 +1465,7 @@ WHERE queue_over_sql_schedules.table_prefix = :table_prefix_1
   AND queue_over_sql_schedules.next_at IS NOT NULL
 ORDER BY queue_over_sql_schedules.name;
 
--- schedule, fire (2 of 3)
+-- schedule, fire (2 of 4)
 SELECT queue_over_sql_schedules.name, queue_over_sql_schedules.queue,
     queue_over_sql_schedules.definition, queue_over_sql_schedules.next_at,
     queue_over_sql_schedules.revision, queue_over_sql_schedules.paused_at,
@@ -1476,7 +1476,13 @@ FROM queue_over_sql_schedules
 WHERE queue_over_sql_schedules.table_prefix = :table_prefix_1
   AND queue_over_sql_schedules.name = :name_1;
 
--- schedule, fire (3 of 3)
+-- schedule, fire (3 of 4)
+-- reads queue_jobs by its unique key
+SELECT queue_jobs.id
+FROM queue_jobs
+WHERE queue_jobs.message_key = :message_key_1;
+
+-- schedule, fire (4 of 4)
 UPDATE queue_over_sql_schedules
 SET next_at=:next_at,
     revision=:revision,
