@@ -42,7 +42,7 @@ def test_an_old_session_is_replaced(service: QueueService, monkeypatch: pytest.M
 def test_a_node_that_is_not_ready_counts_as_a_lost_connection(
     service: QueueService, code: int
 ) -> None:
-    """As one of Galera's says while it joins (1047), or a proxy (9001): a new connection is next."""
+    """As one of Galera's says while it joins (1047), or a proxy (9001): a new one is opened."""
     connections = parts_of(service).connections
     seen: list[int] = []
 
