@@ -551,10 +551,11 @@ _KEEPING: Final[dict[str, Step]] = {
         [1, 2],
         lambda _: Disposition(keep=True, error="expired", outcome=Outcome.EXPIRED),
     ),
-    "reap, find edited claims": _of(dead_claims.find_half_claimed, 0, _BATCH),
+    "reap, find edited claims": _of(dead_claims.find_half_claimed, 0, _BATCH, 1),
     "reap, clear edited claims": _of(
         change_by_ids, builder=dead_claims.unclaim_half_claimed_ids, ids=[1, 2]
     ),
+    "reap, move to the last priority": _of(dead_claims.move_to_last_level, [1, 2], 1),
     "reap, prune archive": _prune,
     "reap, forget attempts": _forget_attempts,
     "reap, prune keys": _of(deduplication.prune_keys, _BATCH),

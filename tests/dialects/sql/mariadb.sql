@@ -896,7 +896,8 @@ FOR UPDATE SKIP LOCKED;
 
 -- reap, find edited claims
 -- reads queue_jobs by its primary key
-SELECT queue_jobs.id, queue_jobs.consumer_id, queue_jobs.consumer_round, queue_jobs.lease_expires_at
+SELECT queue_jobs.id, queue_jobs.consumer_id, queue_jobs.consumer_round,
+    queue_jobs.lease_expires_at, queue_jobs.priority
 FROM queue_jobs
 WHERE queue_jobs.id > :p_after
 ORDER BY queue_jobs.id
@@ -912,6 +913,19 @@ SET consumer_id=:consumer_id,
 WHERE queue_jobs.consumer_id IS NOT NULL
   AND (queue_jobs.lease_expires_at IS NULL OR queue_jobs.consumer_round IS NULL)
   AND queue_jobs.id IN (:p_id_0, :p_id_1);
+
+-- reap, move to the last priority (1 of 2)
+-- reads queue_jobs by its primary key
+UPDATE queue_jobs FORCE INDEX (PRIMARY)
+SET priority=:p_priority
+WHERE queue_jobs.consumer_id IS NULL
+  AND queue_jobs.id IN (:p_id_0, :p_id_1);
+
+-- reap, move to the last priority (2 of 2)
+UPDATE queue_over_sql_queues
+SET edit_count=(queue_over_sql_queues.edit_count + :edit_count_1)
+WHERE queue_over_sql_queues.table_prefix = :table_prefix_1
+  AND queue_over_sql_queues.name = :name_1;
 
 -- reap, prune archive (1 of 4): as publish, batch, 1
 
@@ -1257,11 +1271,7 @@ SET available_at=:available_at
 WHERE queue_jobs.id IN (:id_1_1, :id_1_2)
   AND queue_jobs.consumer_id IS NULL;
 
--- edit (3 of 4)
-UPDATE queue_over_sql_queues
-SET edit_count=(queue_over_sql_queues.edit_count + :edit_count_1)
-WHERE queue_over_sql_queues.table_prefix = :table_prefix_1
-  AND queue_over_sql_queues.name = :name_1;
+-- edit (3 of 4): as reap, move to the last priority, 2
 
 -- edit (4 of 4)
 SELECT count(*) AS count_1

@@ -1237,7 +1237,8 @@ FOR UPDATE SKIP LOCKED;
 
 -- reap, find edited claims
 -- reads queue_jobs by its primary key
-SELECT queue_jobs.id, queue_jobs.consumer_id, queue_jobs.consumer_round, queue_jobs.lease_expires_at
+SELECT queue_jobs.id, queue_jobs.consumer_id, queue_jobs.consumer_round,
+    queue_jobs.lease_expires_at, queue_jobs.priority
 FROM queue_jobs
 WHERE queue_jobs.id > :p_after::BIGINT
 ORDER BY queue_jobs.id
@@ -1253,6 +1254,19 @@ SET consumer_id=:consumer_id::VARCHAR,
 WHERE queue_jobs.consumer_id IS NOT NULL
   AND (queue_jobs.lease_expires_at IS NULL OR queue_jobs.consumer_round IS NULL)
   AND queue_jobs.id IN (:p_id_0::BIGINT, :p_id_1::BIGINT);
+
+-- reap, move to the last priority (1 of 2)
+-- reads queue_jobs by its primary key
+UPDATE queue_jobs
+SET priority=:p_priority::BIGINT
+WHERE queue_jobs.consumer_id IS NULL
+  AND queue_jobs.id IN (:p_id_0::BIGINT, :p_id_1::BIGINT);
+
+-- reap, move to the last priority (2 of 2)
+UPDATE queue_over_sql_queues
+SET edit_count=(queue_over_sql_queues.edit_count + :edit_count_1::BIGINT)
+WHERE queue_over_sql_queues.table_prefix = :table_prefix_1::VARCHAR
+  AND queue_over_sql_queues.name = :name_1::VARCHAR;
 
 -- reap, prune archive (1 of 4): as publish, batch, 1
 
@@ -1594,11 +1608,7 @@ UPDATE queue_jobs
 SET available_at=:available_at::BIGINT
 WHERE queue_jobs.consumer_id IS NULL;
 
--- edit (2 of 3)
-UPDATE queue_over_sql_queues
-SET edit_count=(queue_over_sql_queues.edit_count + :edit_count_1::BIGINT)
-WHERE queue_over_sql_queues.table_prefix = :table_prefix_1::VARCHAR
-  AND queue_over_sql_queues.name = :name_1::VARCHAR;
+-- edit (2 of 3): as reap, move to the last priority, 2
 
 -- edit (3 of 3)
 SELECT count(*) AS count_1
