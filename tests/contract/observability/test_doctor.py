@@ -287,7 +287,13 @@ def test_dead_rows(service: QueueService, jobs: Queue, monkeypatch: pytest.Monke
     set_limit(monkeypatch, service, "DEAD_ROWS", 100)
     jobs.publish_many(list(range(300)))
     jobs.purge()
-    [finding] = eventually(lambda: found(service, "bloat"), "the server has counted them")
+    table = f"table {jobs.table.name} "
+
+    def of_jobs() -> list[Finding]:
+        # On a busy machine heartbeats have left as many dead rows elsewhere.
+        return [each for each in found(service, "bloat") if each.text.startswith(table)]
+
+    [finding] = eventually(of_jobs, "the server has counted them")
     assert Level.WARNING == finding.level, finding
     assert "300 dead rows" in finding.text, finding
 
