@@ -642,9 +642,9 @@ class Claimer:
         self._note_use(connection)
         messages: list[Message] = []
         slots: Sequence[int] = ()
-        tokens = 0
+        tokens = interval = 0
         if self._context.tables.bounded:
-            count, tokens, slots = self._reserved_to_take(connection, count, where)
+            count, (tokens, interval), slots = self._reserved_to_take(connection, count, where)
         for level in range(self._context.settings.priorities):
             while left := count - len(messages):
                 sql, values, picking = self._context.sql, wanted(level, left), None
@@ -675,7 +675,7 @@ class Claimer:
                     break
         if tokens > len(messages):
             spare = tokens - len(messages)
-            self._apart_from(connection, partial(give_back, count=spare))
+            self._apart_from(connection, partial(give_back, count=spare, interval=interval))
         if not messages:
             insist_on_writing(connection, self._context.sql)
         return messages
@@ -705,22 +705,23 @@ class Claimer:
 
     def _reserved_to_take(
         self, connection: Connection, count: int, where: Where | None
-    ) -> tuple[int, int, Sequence[int]]:
-        """How many messages a ``take`` may get, the tokens that it has spent, and its slots."""
-        tables, tokens = self._context.tables, 0
+    ) -> tuple[int, tuple[int, int], Sequence[int]]:
+        """How many messages a ``take`` may get, what ``spend_some`` returned, and its slots."""
+        tables, spent = self._context.tables, (0, 0)
         count = self._due_to_take(connection, count, where)
         if tables.rated and count:
             if self._context.connections.background:
                 # After a step of the clock it mends the rate.
                 self._apart_from(connection, look)
-            tokens = count = self._apart_from(connection, partial(spend_some, count=count))
+            spent = self._apart_from(connection, partial(spend_some, count=count))
+            count = spent[0]
         if not tables.limited:
-            return count, tokens, ()
+            return count, spent, ()
         # The caller may keep the transaction open for long, so it takes none in vain.
         elsewhere = self._context.run if self._has_others else None
         used = () if self._has_others else self._slots_used(connection)
         slots = reserve_for_caller(connection, self._context.sql, count, elsewhere, used)
-        return len(slots), tokens, slots
+        return len(slots), spent, slots
 
     def _slots_used(self, connection: Connection) -> set[int]:
         """The slots of what the caller's transaction has taken, on the only connection."""

@@ -216,7 +216,9 @@ def spend(tables: QueueTables) -> Update:
 def give_back(tables: QueueTables) -> Update:
     """Give back ``p_count`` tokens that were taken and not used."""
     slots = slots_of(tables)
-    return _of_bucket(slots, {"tat_us": slots.c.tat_us - number("p_count") * slots.c.interval_us})
+    now, then = slots.c.interval_us, number("p_interval")
+    interval = case((now < then, now), else_=then)
+    return _of_bucket(slots, {"tat_us": slots.c.tat_us - number("p_count") * interval})
 
 
 def empty_bucket(tables: QueueTables) -> Update:

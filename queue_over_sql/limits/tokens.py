@@ -60,18 +60,27 @@ def spend(connection: Connection, sql: StatementCache, count: int) -> None:
     sql.get(statements.spend).run(connection, {"p_count": count})
 
 
-def spend_some(connection: Connection, sql: StatementCache, count: int) -> int:
-    """Take up to so many tokens, in a transaction that may be a caller's; returns how many."""
+def spend_some(connection: Connection, sql: StatementCache, count: int) -> tuple[int, int]:
+    """Take up to so many tokens, in a transaction that may be a caller's.
+
+    Returns:
+        How many, and in how many microseconds each comes back.
+    """
     bucket = lock(connection, sql)
-    count = 0 if bucket is None else min(count, bucket.tokens)
+    if bucket is None:
+        return 0, 0
+    count = min(count, bucket.tokens)
     if count:
         spend(connection, sql, count)
-    return count
+    return count, bucket.rate.interval
 
 
-def give_back(connection: Connection, sql: StatementCache, count: int) -> None:
-    """Give back tokens that ``spend_some`` took and nobody used."""
-    sql.get(statements.give_back).run(connection, {"p_count": count})
+def give_back(connection: Connection, sql: StatementCache, count: int, interval: int) -> None:
+    """Give back tokens that ``spend_some`` took and nobody used.
+
+    If the rate has changed since, no more than was taken comes back.
+    """
+    sql.get(statements.give_back).run(connection, {"p_count": count, "p_interval": interval})
 
 
 def set_rate(connection: Connection, sql: StatementCache, text: str | None) -> None:

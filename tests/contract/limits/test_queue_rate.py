@@ -15,6 +15,7 @@ from sqlalchemy import event, text
 
 from queue_over_sql import FixedDelay, Publication, Reason
 from queue_over_sql.durable.consumer import AdvanceRequest, DurableConsumer
+from queue_over_sql.limits import tokens
 from queue_over_sql.observability import Level, count_queues, diagnose
 from queue_over_sql.queue import core_of
 from queue_over_sql.testing import Clock
@@ -283,6 +284,30 @@ def test_a_take_gives_back_what_it_does_not_use(service: QueueService, engine: E
     assert [1, 2] == payloads(queue.consume(5))
     queue.publish("c")
     assert [] == all_of(queue)
+
+
+@pytest.mark.engines("postgresql", "mysql", "mariadb", "h2")
+@pytest.mark.threads("what it gives back is the same on an event loop")
+def test_a_take_gives_back_no_more_than_it_took(
+    make_service: MakeService, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though an operator lowers the rate meanwhile, so that a token is worth a day."""
+    queue = rated(make_service(), "10/h", 0, group_limit=1)
+    other = make_service()
+    queue.publish_many([Publication(n, group="a") for n in range(3)])
+    [held] = queue.consume()
+
+    def lower_the_rate_first(*arguments: Any, **options: Any) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(other.create_queue, "jobs", queue_rate="1/day burst 10").result(60)
+        tokens.give_back(*arguments, **options)
+
+    monkeypatch.setattr("queue_over_sql.claiming.claimer.give_back", lower_the_rate_first)
+    with engine.begin() as caller:
+        assert [] == queue.take(5, connection=caller)
+    held.ack()
+    queue.publish_many(range(20))
+    assert 9 == len(all_of(queue, 20))
 
 
 def test_an_exchange_keeps_to_the_rate(service: QueueService) -> None:
