@@ -194,18 +194,25 @@ class Recovery:
                     context.name,
                 )
                 yield ReaperReport(restored=count)
-            move = move_to_last_level.of(context.sql, beyond, levels)
-            if beyond and (count := context.run(move)):
-                _log.warning(
-                    "Moved %d messages of queue %s to its last priority, %d: it does not have "
-                    "theirs.",
-                    count,
-                    context.name,
-                    levels - 1,
-                )
-                context.wake_consumers()
+            if beyond:
+                self._move_to_last_level(beyond, levels)
             if last is None or time.monotonic() - began > _TURN_SECONDS:
                 return
+
+    def _move_to_last_level(self, ids: Sequence[int], levels: int) -> None:
+        context = self._context
+        # The queue may have got more of them since they were read.
+        context.refresh()
+        if context.settings.priorities > levels:
+            return
+        if count := context.run(move_to_last_level.of(context.sql, ids, levels)):
+            _log.warning(
+                "Moved %d messages of queue %s to its last priority, %d: it does not have theirs.",
+                count,
+                context.name,
+                levels - 1,
+            )
+            context.wake_consumers()
 
     def clock_step(self, now: int) -> ClockStep | None:
         """The step back of the database's clock that its newest message proves; None: no proof.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ import pytest
 from sqlalchemy import column, table, update
 
 from queue_over_sql import FixedDelay
+from queue_over_sql.queue import core_of
 from queue_over_sql.recovery import recovery
 from tests.contract.queue_state import archived, counts, ids, live_rows, payloads, set_columns
 from tests.waiting import consume_exactly, wait_until
@@ -135,6 +137,18 @@ def test_what_no_consumer_looks_for_gets_the_last_priority(
     assert 1 == queue.messages(status="held").unhold()
     assert [("held", 1)] == [(each.payload, each.priority) for each in queue.consume(9)]
     last.ack()
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("Python decides it")
+def test_a_priority_that_a_reaper_does_not_know_yet_stays(make_service: MakeService) -> None:
+    """It has read the settings before somebody gave the queue more priorities."""
+    reaping, service = make_service(), make_service()
+    core_of(reaping.create_queue("jobs")).context._refresh_after = math.inf
+    queue = service.create_queue("jobs", priorities=3)
+    queue.publish("relaxed", priority=2)
+    reaping.reap()
+    assert [2] == [message.priority for message in queue.consume()]
 
 
 def test_a_short_consume_restores_without_a_reaper(make_service: MakeService) -> None:
