@@ -175,8 +175,10 @@ class Recovery:
             return
         while True:
             levels = context.settings.priorities
-            look = partial(find_half_claimed, sql=context.sql, after=after, limit=_EDITED_ROWS)
-            found, beyond, last = context.run(partial(look, levels=levels))
+            look = partial(
+                find_half_claimed, sql=context.sql, after=after, limit=_EDITED_ROWS, levels=levels
+            )
+            found, beyond, last = context.run(look)
             after = _BEFORE_ALL if last is None else last
             self._looked_through = (began, after)
             if found:

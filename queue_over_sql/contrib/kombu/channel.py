@@ -160,10 +160,11 @@ class QoS(virtual.QoS):
         transport = self.channel.connection
         try:
             yield message.claimed
+        except (ClaimLost, QueueNotFound):
+            self._forget(delivery_tag)
+            raise
         except Exception as error:
-            if isinstance(error, (ClaimLost, QueueNotFound)):
-                self._forget(delivery_tag)
-            elif transport is not None:
+            if transport is not None:
                 transport.broke(error)
             raise
         self._forget(delivery_tag)

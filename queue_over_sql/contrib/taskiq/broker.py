@@ -146,9 +146,9 @@ async def _settle(settle: Callable[[], Awaitable[None]]) -> None:
         try:
             await settle()
         except ClaimLost as lost:
-            _log.warning("A finished task may run again: %s", lost)
+            _log.warning("A task may run again: %s", lost)
         except (DatabaseUnavailable, DatabaseRefused) as error:
-            _log.warning("A finished task is not acknowledged yet: %s", error)
+            _log.warning("The end of a task is not stored yet: %s", error)
             await asyncio.sleep(_PAUSE)
             continue
         return
