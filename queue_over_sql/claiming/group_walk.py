@@ -48,6 +48,7 @@ class _Level:
     Attributes:
         blocked: whether the last look met only messages that their groups block.
         heads: whether it met as many messages as it wanted, each of another group, and took all.
+        broad: whether the next look tries all groups that it meets.
         reach: how many messages the next parking looks at.
         parkings: how often a fair claim has parked what hides others.
         everywhere_at: when fair claims looked for parked messages of any group, on this host.
@@ -55,6 +56,7 @@ class _Level:
 
     blocked: bool = False
     heads: bool = False
+    broad: bool = False
     reach: int = _LEAST_PARKED
     parkings: int = 0
     everywhere_at: float = float("-inf")
@@ -87,8 +89,9 @@ class GroupWalk:
         if rules.fair:
             return self._fair_request(claim, rules, past, most, patient=patient)
         level = self._level(claim)
-        if past or level.blocked:
-            return GroupRequest(claim, rules, max(2 * claim.count, _WIDE), past, most)
+        if past or level.blocked or level.broad:
+            wide = max(2 * claim.count, _WIDE)
+            return GroupRequest(claim, rules, wide, past, most, broad=level.broad)
         heads = level.heads and rules.ordered and claims_of(self._context.sql, rules).has_heads
         return GroupRequest(claim, rules, claim.count, past, most, heads=heads)
 
@@ -123,6 +126,7 @@ class GroupWalk:
 
     def _after(self, request: GroupRequest, found: GroupClaim) -> tuple[str, ...] | None:
         full, level = len(found.seen) >= request.window, self._level(request.claim)
+        level.broad = False
         if found.hidden and request.patient:
             return self._past_hidden(request, found, level)
         if request.rules.fair and not (found.hidden or request.past):
@@ -144,10 +148,18 @@ class GroupWalk:
         if not blocked:
             return None
         stays = self._park(request, blocked, level) if lasts else False
+        level.broad = stays and not found.rows and self._left_some_out(request, blocked)
         # Whoever got something need not wait for more.
-        if found.rows or not (full or (lasts and not stays)):
+        if found.rows or not (full or level.broad or (lasts and not stays)):
             return None
-        return tuple({*request.past, *names_of(blocked)}) if stays else ()
+        past = request.past if level.broad else tuple({*request.past, *names_of(blocked)})
+        return past if stays else ()
+
+    def _left_some_out(self, request: GroupRequest, blocked: Sequence[Seen]) -> bool:
+        """Whether it met more groups than it tried, of which nothing may be taken."""
+        rules = request.rules
+        tries_some = rules.ordered and claims_of(self._context.sql, rules).at_once
+        return tries_some and not request.broad and len(names_of(blocked)) > request.claim.count
 
     def _past_hidden(
         self, request: GroupRequest, found: GroupClaim, level: _Level

@@ -171,16 +171,26 @@ def firsts(tables: QueueTables, size: int) -> CompoundSelect[Any]:
 def lock_due(tables: QueueTables, size: int, where: Where | None) -> Select[Any]:
     """Lock and read those of the ids that are due, parked or not; the clock comes last."""
     live, now = tables.live, tables.expressions.now()
-    due = func.coalesce(live.c.parked_at, live.c.available_at)
     columns = tables.message_columns(live)
-    columns[MESSAGE_COLUMNS.index("available_at")] = due.label("due_at")
-    free = and_(among_ids(live, size), live.c.consumer_id.is_(None), due <= now)
-    locked = (
-        select(*columns, now.label("now"))
-        .where(free, *fitting(tables, where))
-        .with_for_update(skip_locked=tables.features.skip_locked)
-    )
-    return by_id(tables, locked, live)
+    columns[MESSAGE_COLUMNS.index("available_at")] = _due_at(live).label("due_at")
+    found = _due(tables, size, where).with_only_columns(*columns, now.label("now"))
+    return by_id(tables, found.with_for_update(skip_locked=tables.features.skip_locked), live)
+
+
+def due(tables: QueueTables, size: int, where: Where | None) -> Select[Any]:
+    """As ``lock_due``, without locks: only the ids."""
+    return by_id(tables, _due(tables, size, where), tables.live)
+
+
+def _due(tables: QueueTables, size: int, where: Where | None) -> Select[Any]:
+    live = tables.live
+    free = and_(among_ids(live, size), live.c.consumer_id.is_(None))
+    at_once = _due_at(live) <= tables.expressions.now()
+    return select(live.c.id).where(free, at_once, *fitting(tables, where))
+
+
+def _due_at(live: Table) -> ColumnElement[Any]:
+    return func.coalesce(live.c.parked_at, live.c.available_at)
 
 
 def lock_claimed(tables: QueueTables, size: int) -> Select[Any]:

@@ -85,6 +85,8 @@ class GroupRequest(NamedTuple):
         everywhere: in fair shares, look for parked messages of any group if there is too little.
         heads: whether each message of the window, which are then as many as are wanted, is probably
             the first one of its group.
+        broad: whether to lock the rows of all groups of the window at once, because the first ones
+            gave nothing. Only where a claim is one statement.
     """
 
     claim: ClaimRequest
@@ -95,6 +97,7 @@ class GroupRequest(NamedTuple):
     patient: bool = False
     everywhere: bool = False
     heads: bool = False
+    broad: bool = False
 
     def values(self) -> dict[str, Any]:
         """The bind parameters; the strategy gives those of names and ids."""
@@ -103,6 +106,7 @@ class GroupRequest(NamedTuple):
             | self.claim.wanted()
             | {"p_window": self.window, "p_limit": self.rules.limit, "p_most": self.most}
             | {"p_look": look_for(self.window)}
+            | {"p_rows": self.window if self.broad else self.claim.count}
             | statements.past_values(self.past)
         )
 

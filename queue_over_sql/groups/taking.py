@@ -19,7 +19,7 @@ from queue_over_sql.statements.requests import wanted
 from queue_over_sql.values.options import GROUP_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from sqlalchemy import Connection
 
@@ -119,6 +119,19 @@ class Picking:
         )
 
     def _pick_of(self, seen: Sequence[Seen], count: int) -> None:
+        """If the first one of a group may not be taken, the next group has its turn."""
+        most = len(self._rows) + count
+        tried = self._pick_some(seen, count)
+        while tried and len(self._rows) < most:
+            taken = {row[0] for row in self._rows}
+            seen = [each for each in seen if each.group not in tried and each.id not in taken]
+            if self._rules.ordered:
+                due = self._first_due(seen)
+                seen = [each for each in seen if each.group is None or each.group in due]
+            tried = self._pick_some(seen, most - len(self._rows))
+
+    def _pick_some(self, seen: Sequence[Seen], count: int) -> Collection[str]:
+        """Pick of as many groups as are needed if all have enough; returns these."""
         met: dict[str, list[int]] = {}
         for each in seen:
             if each.group is not None:
@@ -148,6 +161,7 @@ class Picking:
         spent = {name: self._buckets[name].spent(number) for name, number in counts.items()}
         cut = {name: each.spent(0) for name, each in self._buckets.items() if each.is_stale}
         operations.spend(self._connection, self._sql, cut | spent)
+        return chosen
 
     def _pick_fairly(self, seen: Sequence[Seen], count: int, level: int) -> None:
         """Those in whose groups the fewest are in hand; what ends lets out the next ones."""
@@ -251,6 +265,17 @@ class Picking:
             if bucket is not None and name in room:
                 room[name] = min(room[name], bucket.tokens)
         return {name: left for name, left in room.items() if left > 0}
+
+    def _first_due(self, seen: Sequence[Seen]) -> set[str]:
+        """The groups whose first message is due and fits, whether others have locked it or not."""
+        names = list(dict.fromkeys(each.group for each in seen if each.group is not None))
+        # Where the caller may see the past, two of a group.
+        firsts = set(self._of_groups(statements.firsts, names, {"p_first": 1}, newest=False))
+        found: set[int] = set()
+        for batch in batches(sorted({message_id for _, message_id in firsts})):
+            look = statements.due, bucket_of(len(batch)), self._where
+            found.update(row[0] for row in self._read(*look, values=id_values(batch)))
+        return {name for name, message_id in firsts if message_id in found}
 
     def _ids(
         self, met: Mapping[str, Sequence[int]], chosen: Mapping[str, int]

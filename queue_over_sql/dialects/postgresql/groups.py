@@ -353,6 +353,7 @@ def _wanted(tables: QueueTables, picked: CTE, *, ordered: bool) -> CTE:
             picked.c.group_key,
             func.count().label("seen"),
             func.min(picked.c.available_at).label("place"),
+            func.min(picked.c.id).label("least"),
         )
         .where(picked.c.group_key.is_not(None))
         .group_by(picked.c.group_key),
@@ -384,7 +385,7 @@ def _wanted(tables: QueueTables, picked: CTE, *, ordered: bool) -> CTE:
         )
         .select_from(names.join(row, true()).join(count, true()))
         .where(count.c.count < row.c.most)
-        .order_by(names.c.place),
+        .order_by(names.c.place, names.c.least),
         "wanted",
     )
 
@@ -403,10 +404,10 @@ def _locked(tables: QueueTables, wanted: CTE) -> CTE:
         .lateral("locked_row")
     )
     free = _fenced(
-        # No more rows are locked than are wanted, and locked ones do not count.
+        # As a rule no more rows are locked than are wanted, and locked ones do not count.
         select(wanted.c.group_key, wanted.c.place, wanted.c.seen, wanted.c.left, wanted.c.single)
         .select_from(wanted.join(row, true()))
-        .limit(number("p_count")),
+        .limit(number("p_rows")),
         "free",
     )
     fair = func.ceil(
@@ -452,7 +453,7 @@ def _first(tables: QueueTables, picked: CTE, locked: CTE, where: Where | None) -
         .where(first.c.due)
     )
     alone = select(picked.c.id, picked.c.group_key, picked.c.available_at, false(), false())
-    chosen = _oldest(of_groups, alone.where(picked.c.group_key.is_(None)))
+    chosen = _oldest(of_groups, alone.where(picked.c.group_key.is_(None)), "p_rows")
     sure = _fenced(
         select(live.c.id)
         # Inside of the sum, so that the planner does not read the index of unclaimed messages.
@@ -469,14 +470,17 @@ def _first(tables: QueueTables, picked: CTE, locked: CTE, where: Where | None) -
     )
     known = (
         select(
-            *(chosen.c.id, chosen.c.group_key, chosen.c.waits, chosen.c.single),
+            *(chosen.c.id, chosen.c.group_key, chosen.c.place, chosen.c.waits, chosen.c.single),
             case((chosen.c.group_key.is_(None), there), else_=so_far).label("keeps"),
         )
         .select_from(chosen.outerjoin(sure, sure.c.id == chosen.c.id))
         .subquery("known")
     )
     kept = _fenced(
-        select(known.c.id, known.c.group_key, known.c.waits, known.c.single).where(known.c.keeps),
+        select(known.c.id, known.c.group_key, known.c.waits, known.c.single)
+        .where(known.c.keeps)
+        .order_by(known.c.place, known.c.id)
+        .limit(number("p_count")),
         "kept",
     )
     # If several may be in hand, each that ends must let out another one.
@@ -514,12 +518,12 @@ def _any(picked: CTE, locked: CTE) -> CTE:
         ranked.c.turn <= ranked.c.most
     )
     alone = select(picked.c.id, picked.c.group_key, picked.c.available_at)
-    return _oldest(of_groups, alone.where(picked.c.group_key.is_(None)))
+    return _oldest(of_groups, alone.where(picked.c.group_key.is_(None)), "p_count")
 
 
-def _oldest(of_groups: Select[Any], alone: Select[Any]) -> CTE:
+def _oldest(of_groups: Select[Any], alone: Select[Any], most: str) -> CTE:
     both = union_all(of_groups, alone).subquery("both")
-    chosen = select(both).order_by(both.c.place, both.c.id).limit(number("p_count"))
+    chosen = select(both).order_by(both.c.place, both.c.id).limit(number(most))
     return _fenced(chosen, "chosen")
 
 

@@ -96,7 +96,8 @@ WITH picked AS MATERIALIZED (
   LIMIT :p_window::BIGINT
   FOR UPDATE SKIP LOCKED
 ), names AS MATERIALIZED (
-  SELECT picked.group_key AS group_key, count(*) AS seen, min(picked.available_at) AS place
+  SELECT picked.group_key AS group_key, count(*) AS seen, min(picked.available_at) AS place,
+      min(picked.id) AS least
   FROM picked
   WHERE picked.group_key IS NOT NULL
   GROUP BY picked.group_key
@@ -127,7 +128,7 @@ WITH picked AS MATERIALIZED (
     ) AS "some"
   ) AS in_hand ON true
   WHERE in_hand.count < row.most
-  ORDER BY names.place
+  ORDER BY names.place, names.least
 ), free AS MATERIALIZED (
   SELECT wanted.group_key AS group_key, wanted.place AS place, wanted.seen AS seen,
       wanted."left" AS "left", wanted.single AS single
@@ -139,7 +140,7 @@ WITH picked AS MATERIALIZED (
       AND queue_jobs_groups.seq = wanted.seq
     FOR UPDATE SKIP LOCKED
   ) AS locked_row ON true
-  LIMIT :p_count::BIGINT
+  LIMIT :p_rows::BIGINT
 ), locked AS MATERIALIZED (
   SELECT free.group_key AS group_key, free.place AS place, free.single AS single,
       least(least(greatest(free.seen, CAST(ceil(CAST(:p_count::BIGINT AS FLOAT) / CAST((
@@ -176,7 +177,7 @@ WITH picked AS MATERIALIZED (
     WHERE picked.group_key IS NULL
   ) AS "both"
   ORDER BY "both".place, "both".id
-  LIMIT :p_count::BIGINT
+  LIMIT :p_rows::BIGINT
 ), sure AS MATERIALIZED (
   SELECT queue_jobs.id AS id
   FROM queue_jobs
@@ -190,13 +191,16 @@ WITH picked AS MATERIALIZED (
 ), kept AS MATERIALIZED (
   SELECT known.id AS id, known.group_key AS group_key, known.waits AS waits, known.single AS single
   FROM (
-    SELECT chosen.id AS id, chosen.group_key AS group_key, chosen.waits AS waits,
-        chosen.single AS single, CASE WHEN (chosen.group_key IS NULL) THEN sure.id IS NOT NULL
+    SELECT chosen.id AS id, chosen.group_key AS group_key, chosen.place AS place,
+        chosen.waits AS waits, chosen.single AS single, CASE
+        WHEN (chosen.group_key IS NULL) THEN sure.id IS NOT NULL
         ELSE bool_and(sure.id IS NOT NULL) OVER (PARTITION BY chosen.group_key ORDER BY chosen.id) END AS keeps
     FROM chosen
     LEFT OUTER JOIN sure ON sure.id = chosen.id
   ) AS known
   WHERE known.keeps
+  ORDER BY known.place, known.id
+  LIMIT :p_count::BIGINT
 ), counted AS (
   UPDATE queue_jobs_groups
   SET seq=greatest(queue_jobs_groups.seq + :seq_1::BIGINT, CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT))
@@ -459,7 +463,8 @@ WITH picked AS MATERIALIZED (
   LIMIT :p_window::BIGINT
   FOR UPDATE SKIP LOCKED
 ), names AS MATERIALIZED (
-  SELECT picked.group_key AS group_key, count(*) AS seen, min(picked.available_at) AS place
+  SELECT picked.group_key AS group_key, count(*) AS seen, min(picked.available_at) AS place,
+      min(picked.id) AS least
   FROM picked
   WHERE picked.group_key IS NOT NULL
   GROUP BY picked.group_key
@@ -490,7 +495,7 @@ WITH picked AS MATERIALIZED (
     ) AS "some"
   ) AS in_hand ON true
   WHERE in_hand.count < row.most
-  ORDER BY names.place
+  ORDER BY names.place, names.least
 ), free AS MATERIALIZED (
   SELECT wanted.group_key AS group_key, wanted.place AS place, wanted.seen AS seen,
       wanted."left" AS "left", wanted.single AS single
@@ -502,7 +507,7 @@ WITH picked AS MATERIALIZED (
       AND queue_jobs_groups.seq = wanted.seq
     FOR UPDATE SKIP LOCKED
   ) AS locked_row ON true
-  LIMIT :p_count::BIGINT
+  LIMIT :p_rows::BIGINT
 ), locked AS MATERIALIZED (
   SELECT free.group_key AS group_key, free.place AS place, free.single AS single,
       least(least(greatest(free.seen, CAST(ceil(CAST(:p_count::BIGINT AS FLOAT) / CAST((
@@ -540,7 +545,7 @@ WITH picked AS MATERIALIZED (
     WHERE picked.group_key IS NULL
   ) AS "both"
   ORDER BY "both".place, "both".id
-  LIMIT :p_count::BIGINT
+  LIMIT :p_rows::BIGINT
 ), sure AS MATERIALIZED (
   SELECT queue_jobs.id AS id
   FROM queue_jobs
@@ -555,13 +560,16 @@ WITH picked AS MATERIALIZED (
 ), kept AS MATERIALIZED (
   SELECT known.id AS id, known.group_key AS group_key, known.waits AS waits, known.single AS single
   FROM (
-    SELECT chosen.id AS id, chosen.group_key AS group_key, chosen.waits AS waits,
-        chosen.single AS single, CASE WHEN (chosen.group_key IS NULL) THEN sure.id IS NOT NULL
+    SELECT chosen.id AS id, chosen.group_key AS group_key, chosen.place AS place,
+        chosen.waits AS waits, chosen.single AS single, CASE
+        WHEN (chosen.group_key IS NULL) THEN sure.id IS NOT NULL
         ELSE bool_and(sure.id IS NOT NULL) OVER (PARTITION BY chosen.group_key ORDER BY chosen.id) END AS keeps
     FROM chosen
     LEFT OUTER JOIN sure ON sure.id = chosen.id
   ) AS known
   WHERE known.keeps
+  ORDER BY known.place, known.id
+  LIMIT :p_count::BIGINT
 ), counted AS (
   UPDATE queue_jobs_groups
   SET seq=greatest(queue_jobs_groups.seq + :seq_1::BIGINT, CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000000 AS BIGINT))

@@ -1,0 +1,79 @@
+"""A group whose first message may not be handed out keeps no other group back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import pytest
+from sqlalchemy import select
+
+from queue_over_sql import Publication
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Engine
+
+    from queue_over_sql import Queue, QueueService
+
+pytestmark = pytest.mark.driver_decides
+
+
+Claim: TypeAlias = "Callable[[int], list[int]]"
+"""Takes so many messages; returns their ids."""
+
+
+@pytest.fixture
+def jobs(service: QueueService) -> Queue:
+    """A queue with ordered groups."""
+    return service.create_queue("jobs", group_limit=1)
+
+
+@pytest.fixture(params=["consume", "take"])
+def claim(request: pytest.FixtureRequest, jobs: Queue, engine: Engine) -> Claim:
+    """For a consumer, and in a caller's transaction, which is then undone."""
+
+    def taken(count: int) -> list[int]:
+        if request.param == "consume":
+            return [message.id for message in jobs.consume(count)]
+        with engine.connect() as caller, caller.begin() as transaction:
+            found = [message.id for message in jobs.take(count, connection=caller)]
+            transaction.rollback()
+        return found
+
+    return taken
+
+
+def _publish(queue: Queue, groups: str) -> list[int]:
+    made = queue.publish_many([Publication(n, group=group) for n, group in enumerate(groups)])
+    return [each.id for each in made]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_behind_a_held_first_message(jobs: Queue, claim: Claim, count: int) -> None:
+    """What is due of other groups comes, as many groups as wait."""
+    firsts = _publish(jobs, "vwx")
+    assert 3 == jobs.messages(where=jobs.table.c.id.in_(firsts)).hold()
+    free = _publish(jobs, "vwxyvwxz")
+    assert [free[3], free[7]][:count] == claim(count)
+
+
+def test_behind_a_first_message_that_is_put_off(jobs: Queue, claim: Claim) -> None:
+    """As behind a held one."""
+    jobs.publish("later", group="x", delay=3600)
+    _, of_another = _publish(jobs, "xy")
+    assert [of_another] == claim(1)
+
+
+@pytest.mark.engines("postgresql", "mysql", "mariadb", "h2")
+def test_behind_a_first_message_that_somebody_has_locked(
+    jobs: Queue, engine: Engine, claim: Claim
+) -> None:
+    """An operator who deletes it, for example."""
+    x1, w1, *_, y1 = _publish(jobs, "xwxwxwy")
+
+    with engine.connect() as operator, operator.begin():
+        for each in (x1, w1):
+            locking = select(jobs.table.c.id).where(jobs.table.c.id == each).with_for_update()
+            assert operator.execute(locking).all()
+        assert [y1] == claim(1)
