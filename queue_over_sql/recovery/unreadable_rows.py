@@ -46,6 +46,8 @@ _READ: Final = 100
 _FIRST: Final = 500
 _TURN_SECONDS: Final = 0.25
 _BEFORE_ALL: Final = -(2**63)
+# The id of no message.
+_NONE: Final = -1
 # How long nobody looks again after nothing was found: the errors have another cause.
 _REST_SECONDS: Final = 60.0
 # What stands for a payload that is lost, where the row cannot be changed without it.
@@ -74,7 +76,7 @@ class UnreadableRows:
         It looks at what the claim would get first. If nothing is found there, it looks at all rows
         for one turn, and the reaper goes on.
         """
-        if not self._may_look(error):
+        if not (self._may_look(error) and self._is_of_rows()):
             return 0
         held = 0
         for level in range(self._context.settings.priorities):
@@ -93,6 +95,8 @@ class UnreadableRows:
         Where claims of the dead cannot be restored, it ends these claims.
         """
         began = time.monotonic()
+        if self._after == _BEFORE_ALL and not self._is_of_rows():
+            return
         while self._after is not None and time.monotonic() - began < _TURN_SECONDS:
             start = {"p_after": self._after, "p_count": _READ}
             held, ids = self._hold_of(next_rows, start)
@@ -104,6 +108,15 @@ class UnreadableRows:
 
     def _may_look(self, error: BaseException) -> bool:
         return can_be_unreadable(error) and time.monotonic() >= self._rests_until
+
+    def _is_of_rows(self) -> bool:
+        """Whether no row can be read without an error, so that some row may be behind one."""
+        if self._why_not_of([_NONE]) is None:
+            return True
+        # Somebody has renamed a column, for example.
+        self._after = None
+        self._rest()
+        return False
 
     def _rest(self) -> None:
         self._rests_until = time.monotonic() + _REST_SECONDS
@@ -141,16 +154,19 @@ class UnreadableRows:
 
     def _unreadable(self, ids: Sequence[int]) -> dict[int, str]:
         """Which of the rows cannot be read, and why."""
-        sql = self._context.sql
-        why = self._why_not(lambda c: rows_by_ids(c, sql, contents, ids)) if ids else None
+        why = self._why_not_of(ids) if ids else None
         if why is None:
             return {}
         if len(ids) == 1:
             # It is no matter of the row, if its id cannot be read either.
-            self._context.run(lambda c: rows_by_ids(c, sql, only_ids, ids))
+            self._context.run(lambda c: rows_by_ids(c, self._context.sql, only_ids, ids))
             return {ids[0]: why}
         middle = len(ids) // 2
         return self._unreadable(ids[:middle]) | self._unreadable(ids[middle:])
+
+    def _why_not_of(self, ids: Sequence[int]) -> str | None:
+        sql = self._context.sql
+        return self._why_not(lambda c: rows_by_ids(c, sql, contents, ids))
 
     def _why_not(self, read: Callable[[Connection], object]) -> str | None:
         try:

@@ -41,7 +41,14 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import CompileError
 from sqlalchemy.types import NullType
 
-from queue_over_sql import PayloadInvalid, Publication, QueueError, QueueSchemaMismatch
+from queue_over_sql import (
+    DatabaseRefused,
+    PayloadInvalid,
+    Publication,
+    QueueError,
+    QueueSchemaMismatch,
+)
+from queue_over_sql.queue import core_of
 from tests.contract.queue_state import ARGUMENT_ERRORS, archived, payloads
 from tests.refusals import refused
 
@@ -574,3 +581,19 @@ def test_an_earlier_error_that_is_not_utf_8_is_delivered(
         connection.execute(text("UPDATE queue_odd SET last_error = CAST(X'7bff7d' AS TEXT)"))
     [message] = queue.consume()
     assert "{\\xff}" == message.last_error
+
+
+@pytest.mark.driver_decides
+def test_a_renamed_column_puts_no_message_on_hold(tenants: Queue, engine: Engine) -> None:
+    """Claims fail until it has its name again; the reaper leaves the messages alone, too."""
+    tenants.publish_many([1, 2, 3])
+    rename = "ALTER TABLE queue_tenants RENAME COLUMN {} TO {}"
+    with engine.begin() as connection:
+        connection.execute(text(rename.format("tenant", "customer")))
+    with pytest.raises(DatabaseRefused):
+        tenants.consume(2)
+    unreadable = core_of(tenants).recovery.unreadable
+    assert 0 == sum(report.repaired for report in unreadable.hold_all())
+    with engine.begin() as connection:
+        connection.execute(text(rename.format("customer", "tenant")))
+    assert [1, 2, 3] == payloads(tenants.consume(9))
