@@ -149,6 +149,16 @@ def test_idempotency_key(server: Server) -> None:
     assert 1 == server.service.queue("jobs").messages().count()
 
 
+def test_callers_have_idempotency_keys_of_their_own(server: Server) -> None:
+    """What one of them publishes is no repetition of another's request."""
+    headers, body = {"Idempotency-Key": "order-1"}, {"payload": 1}
+    for role in (Role.ADMIN, Role.PUBLISHER):
+        made = server.call("POST", "/queues/jobs/messages", role, headers=headers, json=body)
+        assert 201 == made.status_code
+        assert "idempotent-replayed" not in made.headers
+    assert 2 == server.service.queue("jobs").messages().count()
+
+
 def test_idempotency_keys_are_forgotten(make_server: MakeServer) -> None:
     """After the stated time the key is new, and what is kept of old ones is removed."""
     server = make_server(idempotency_hours=1e-9)

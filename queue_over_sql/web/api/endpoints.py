@@ -238,7 +238,8 @@ class Call:
 
         text = json.dumps(_given(body), sort_keys=True)
         path = self.request.path_params.values()
-        scope = (self.endpoint.id, *path)
+        # Two clients may happen to count their requests alike.
+        scope = (self.endpoint.id, self.principal.name, *path)
         answer = self.api.idempotency.once(key, scope, text, do, queue)
         self.status = answer.status
         if answer.again:
