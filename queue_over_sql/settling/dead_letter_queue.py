@@ -71,8 +71,8 @@ def feed(
 ) -> None:
     """Publish dead letters that this transaction has archived to the queue of this name.
 
-    What came from a queue's dead letters stays in the archive, so that no message goes round. If
-    the other queue cannot have them, they stay there, too, and the log says why.
+    What came from another queue's dead letters stays in the archive, so that no message goes round.
+    If the other queue cannot have them, they stay there, too, and the log says why.
     """
     sql = context.sql
     found = read_archive_rows(
@@ -83,7 +83,7 @@ def feed(
     for row in sorted(found, key=lambda each: each.id):
         try:
             headers = decode_headers(row.headers)
-            if DEAD_LETTER not in headers:
+            if not _is_of_another(headers, context.name):
                 contents[row.id] = _content(row, headers, context.name)
         except (ValueError, RecursionError) as error:
             # Another client stored something else.
@@ -154,6 +154,13 @@ def _publish(
             open_it, context, connection, {each: contents[each] for each in half}
         ).items()
     }
+
+
+def _is_of_another(headers: Mapping[str, Any], queue: str) -> bool:
+    """Whether a message came from dead letters, but not from this queue's, by hand."""
+    origin = headers.get(DEAD_LETTER)
+    own = isinstance(origin, dict) and origin.get("queue") == queue
+    return DEAD_LETTER in headers and not own
 
 
 def _content(row: MessageRow, headers: Mapping[str, Any], queue: str) -> dict[str, Any]:

@@ -100,6 +100,19 @@ def test_no_message_goes_round(service: QueueService) -> None:
     assert (1, 1) == (first.archive.messages().count(), second.archive.messages().count())
 
 
+def test_what_was_sent_again_by_hand_comes_again(service: QueueService) -> None:
+    """It keeps the headers of the dead letter, and dies again."""
+    dead = service.create_queue("dead")
+    jobs = service.create_queue("jobs", dead_letter_queue="dead")
+    jobs.publish("x")
+    for reason in ("first", "second"):
+        jobs.reject(jobs.consume(), reason)
+        [letter] = dead.consume()
+        assert reason == letter.headers["dead_letter"]["reason"]
+        jobs.publish(letter.payload, headers=letter.headers)
+        dead.ack([letter])
+
+
 @pytest.mark.parametrize("trouble", ["dropped", "refuses"])
 def test_a_dead_letter_is_never_lost(
     service: QueueService, caplog: pytest.LogCaptureFixture, trouble: str
