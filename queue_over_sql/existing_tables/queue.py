@@ -217,7 +217,8 @@ class RowPublisher(Publisher):
         columns = [tables.live.c[key] for key in tables.users_columns]
         for column in columns:
             if str(column.key) not in values and _has_python_default(column):
-                values[str(column.key)] = _python_default(column)
+                by_name = {name: values[key] for name, key in keys.items() if key in values}
+                values[str(column.key)] = _python_default(column, by_name)
         missing = [c.name for c in columns if _is_missing(c, values)]
         if missing:
             msg = (
@@ -242,9 +243,20 @@ def _has_python_default(column: Column[Any]) -> bool:
     return default is not None and (default.is_scalar or default.is_callable)
 
 
-def _python_default(column: Column[Any]) -> Any:
+class _RowSoFar:
+    """What a default that looks at the other values of its row gets of SQLAlchemy's context."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.current_parameters = dict(values)
+
+    def get_current_parameters(self, **_options: bool) -> dict[str, Any]:
+        """The values. The options are for statements of several rows."""
+        return self.current_parameters
+
+
+def _python_default(column: Column[Any], values: Mapping[str, Any]) -> Any:
     default: Any = column.default
-    return default.arg if default.is_scalar else default.arg(None)
+    return default.arg if default.is_scalar else default.arg(_RowSoFar(values))
 
 
 def _when(delay: Duration | None, at: datetime | None) -> dict[str, int | None]:

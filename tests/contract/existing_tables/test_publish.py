@@ -66,6 +66,23 @@ EVERYTHING = {
 }
 
 
+@pytest.mark.threads("Python computes it")
+def test_a_default_may_look_at_other_values(service: QueueService, engine: Engine) -> None:
+    """By the context that SQLAlchemy gives to such defaults."""
+
+    def twice(context: Any) -> int:
+        return 2 * int(context.get_current_parameters()["total"])
+
+    metadata = MetaData()
+    columns = Column("number", Integer, primary_key=True), Column("total", Integer)
+    table = Table("orders", metadata, *columns, Column("twice", Integer, default=twice))
+    metadata.create_all(engine)
+    orders = service.adopt_queue("orders", table)
+    orders.publish({"total": 3})
+    [message] = orders.consume()
+    assert {"number": 1, "total": 3, "twice": 6} == dict(message.payload)
+
+
 def test_values_of_every_type_come_back(billing: AdoptedQueue) -> None:
     """Claimed, listed, and from the archive, typed as the user's model says."""
     published = billing.publish(EVERYTHING)
