@@ -172,11 +172,21 @@ class PostgreSQLCheckup(Checkup):
     def _rights(self, ask: Asking) -> Iterator[Finding]:
         rights = ("SELECT", "INSERT", "UPDATE", "DELETE")
         wanted = ", ".join(f"has_table_privilege(:name, '{right}')" for right in rights)
-        lacking: dict[str, list[str]] = {}
+        who, lacking, secured = (
+            ask.value("SELECT current_user"),
+            dict[str, list[str]](),
+            list[str](),
+        )
         for table in ask.tables:
-            row = ask.rows(f"SELECT {wanted}", name=ask.written(table))[0]
+            hides = "row_security_active(CAST(:name AS text))"
+            *row, hidden = ask.rows(f"SELECT {wanted}, {hides}", name=ask.written(table))[0]
             lacking[table.name] = [r for r, has in zip(rights, row, strict=True) if not has]
-        yield from rights_found(ask.value("SELECT current_user"), lacking)
+            secured += [table.name] * hidden
+        yield from rights_found(who, lacking)
+        for name in secured:
+            said = f"row-level security decides which rows of {name} {who} sees"
+            advice = "It never delivers a message that it does not see. Let a policy show it all."
+            yield Finding(Level.WARNING, "rights", said, advice)
 
 
 def rights_found(who: str, lacking: dict[str, list[str]]) -> Iterator[Finding]:

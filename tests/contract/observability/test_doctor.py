@@ -480,6 +480,31 @@ def test_rights_that_an_account_lacks(database: TestDatabase, make_service: Make
     assert ["INSERT, UPDATE, DELETE on queue_jobs"] == [t.partition(" lacks ")[2] for t in live]
 
 
+@pytest.mark.engines("postgresql")
+def test_rows_that_an_account_does_not_see(service: QueueService, database: TestDatabase) -> None:
+    """Such as by row-level security: nothing else tells it from an empty queue."""
+    service.create_queue("jobs").publish(1)
+    theirs = make_url(database.url).set(username=ROLE, password=PASSWORD)
+    run(
+        database,
+        f"CREATE ROLE {ROLE} LOGIN PASSWORD '{PASSWORD}'",
+        f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {ROLE}",
+        "ALTER TABLE queue_jobs ENABLE ROW LEVEL SECURITY",
+    )
+    try:
+        account = QueueService(theirs)
+        try:
+            assert [] == account.queue("jobs").consume()
+            [warning] = found(account, "rights")
+        finally:
+            account.stop()
+    finally:
+        run(database, f"DROP OWNED BY {ROLE}", f"DROP ROLE {ROLE}")
+    assert f"row-level security decides which rows of queue_jobs {ROLE} sees" == warning.text
+    assert Level.WARNING is warning.level
+    assert [] == found(service, "rights")
+
+
 ENDLESS = {
     "sqlite": "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n)"
     " SELECT max(x) FROM n",
