@@ -31,6 +31,7 @@ from queue_over_sql.claiming.operations import (
     take,
     unclaim_round,
 )
+from queue_over_sql.claiming.refused_rows import LOOKS_AT, RefusedRows
 from queue_over_sql.database.forks import shared_lock
 from queue_over_sql.database.notify import noting_ready
 from queue_over_sql.errors import (
@@ -139,6 +140,7 @@ class Claimer:
         self._recovery = recovery
         self._marks: dict[int, LowWatermark] = {}
         self._walk = GroupWalk(context)
+        self._refused = RefusedRows(context)
         # The queue's edit count that the watermarks are based on.
         self._edits: int | None = None
         # Held while both change or are read: a mark that is based on another count hides an edit.
@@ -256,17 +258,24 @@ class Claimer:
             self.recall()
         if self._at_most is not None:
             count = min(count, self._at_most)
+        matching = self._refused.without(where)
         try:
-            rows = self._apart(self._claimed(count, lease_us, where, most))
+            rows = self._apart(self._claimed(count, lease_us, matching, most))
         except (DatabaseRefused, PayloadInvalid, UnicodeError) as error:
             # The database may have claimed them before it could not be read.
             self.recall()
-            if not self._recovery.unreadable.hold_some(error):
+            if not (self._recovery.unreadable.hold_some(error) or self._finds_refused(error)):
                 raise
-            rows = self._apart(self._claimed(count, lease_us, where, most))
+            matching = self._refused.without(where)
+            rows = self._apart(self._claimed(count, lease_us, matching, most))
         if self._came_late(rows):
-            rows = self._apart(self._claimed(count, lease_us, where, most))
+            rows = self._apart(self._claimed(count, lease_us, matching, most))
         return rows
+
+    def _finds_refused(self, error: BaseException) -> bool:
+        levels = range(self._context.settings.priorities)
+        looks = [self._request(level, LOOKS_AT, None, 0, edits=ANY_EDITS) for level in levels]
+        return self._refused.find(error, looks)
 
     def _came_late(self, rows: Sequence[MessageRow]) -> bool:
         """Give back, uncounted, what was claimed after this consumer had expired.
@@ -475,6 +484,7 @@ class Claimer:
             count = check_whole("count", count)
         if self._at_most is not None:
             count = min(count, self._at_most)
+        where = self._refused.without(where)
         lease_us = None if lease is None else to_microseconds(lease, "lease")
         # It keeps to these tables, even if somebody turns groups on or off meanwhile.
         sql = self._context.sql

@@ -397,3 +397,35 @@ def test_what_cannot_be_given_back_fills_no_batch(
 
     wait_until(come_back)
     assert [5] == [message.payload for message in found]
+
+
+_CLAIMED = "kind = 'four' AND consumer_id IS NOT NULL"
+
+
+@pytest.mark.default_on("sqlite", "postgresql")
+@pytest.mark.parametrize("grouped", [False, True])
+def test_what_cannot_be_claimed_stops_no_other_claim(
+    service: QueueService,
+    make_service: MakeService,
+    database: TestDatabase,
+    caplog: pytest.LogCaptureFixture,
+    grouped: bool,
+) -> None:
+    """It waits where it is; claims pass it by, alone, in batches and in exchanges."""
+    jobs = service.create_queue("jobs", priorities=2, group_limit=1 if grouped else None)
+    is_sqlite = database.engine == "sqlite"
+    trigger = _TRIGGER.partition("WHEN")[0] + "WHEN NEW." + _CLAIMED.replace("AND ", "AND NEW.")
+    trigger += " BEGIN SELECT RAISE(ABORT, 'no fours'); END"
+    check = _CHECK.replace(_BACK, _CLAIMED)
+    _run(database, lambda c: c.exec_driver_sql(trigger if is_sqlite else check))
+    jobs.publish_many([Publication(n, kind="four" if n in {0, 4} else None) for n in range(12)])
+    assert [1] == [message.payload for message in jobs.consume(1)]
+    [message] = jobs.consume(1)
+    assert [3, 5, 6] == [each.payload for each in jobs.exchange([message], 3)]
+    assert 2 == caplog.text.count("refuses to let it be claimed")
+    assert [7, 8, 9, 10, 11] == [message.payload for message in jobs.consume(9)]
+    # A condition of the caller's, too.
+    assert [] == jobs.consume(9, where=jobs.table.c.id > 0)
+    undo = "TRIGGER no_fours" if is_sqlite else "TABLE queue_jobs DROP CONSTRAINT no_fours"
+    _run(database, lambda c: c.exec_driver_sql(f"{'DROP' if is_sqlite else 'ALTER'} {undo}"))
+    assert [0, 4] == [each.payload for each in make_service().queue("jobs").consume(9)]
