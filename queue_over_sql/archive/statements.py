@@ -166,7 +166,7 @@ def finish_ids(tables: QueueTables, size: int, attempted: bool) -> Update:
 def finished(tables: QueueTables) -> dict[str, Any]:
     """The values of a user's row that is finished as a message."""
     now = tables.expressions.now()
-    return CLAIM_CLEARED | {
+    values = CLAIM_CLEARED | {
         "status": words("p_status", 20),
         "outcome": words("p_outcome", 20),
         "available_at": None,
@@ -174,6 +174,7 @@ def finished(tables: QueueTables) -> dict[str, Any]:
         "last_attempt_at": now,
         "last_error": ending_reason(tables, tables.live.c.last_error),
     }
+    return values | dict(tables.unparked())
 
 
 def begin_anew(tables: QueueTables, size: int) -> Update:

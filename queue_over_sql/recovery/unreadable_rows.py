@@ -268,5 +268,4 @@ def hold_unclaimed(tables: QueueTables) -> Update:
         live.c.lease_expires_at <= tables.expressions.now(),
         not_(alive),
     )
-    held = {**held_as_refused(tables), **tables.unparked()}
-    return update_by_id(tables).where(among_ids(live, 1), free).values(held)
+    return update_by_id(tables).where(among_ids(live, 1), free).values(held_as_refused(tables))

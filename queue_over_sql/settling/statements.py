@@ -155,7 +155,8 @@ def hold_locked(tables: QueueTables) -> ClauseElement:
 
 def held_as_refused(tables: QueueTables) -> dict[str, Any]:
     """The values of a message that is held with a reason; no consumer gets it."""
-    return _failed(tables) | dict(tables.still_live()) | {"available_at": None}
+    held = {"available_at": None, **tables.unparked()}
+    return _failed(tables) | dict(tables.still_live()) | held
 
 
 def set_aside(tables: QueueTables, size: int) -> ClauseElement:

@@ -147,6 +147,21 @@ def test_a_parked_row_is_a_live_message(service: QueueService, engine: Engine) -
     assert [] == orders.consume()
 
 
+@pytest.mark.driver_decides
+def test_a_parked_row_that_was_cancelled_is_over(service: QueueService, engine: Engine) -> None:
+    """The end of the one before it brings only the next one."""
+    create_orders(engine, ["a"] * 3)
+    orders = service.adopt_queue("orders", ORDERS, group="customer")
+    orders.enqueue()
+    [first] = consume_exactly(orders, 1)
+    park_all(engine, orders, [2, 3])
+    assert orders.cancel(2, "no")
+    assert [2] == [each.id for each in orders.archive.messages().list()]
+    first.ack()
+    assert [3] == [message.id for message in _acked(orders)]
+    assert [] == orders.consume()
+
+
 def _acked(queue: Queue) -> list[Any]:
     found = consume_exactly(queue, 1)
     for message in found:

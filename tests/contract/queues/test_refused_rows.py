@@ -255,6 +255,24 @@ def test_what_cannot_be_cancelled_is_held(jobs: Queue, database: TestDatabase) -
 
 
 @pytest.mark.threads("a streaming engine reads by threads and processes")
+def test_what_waits_in_its_group_and_cannot_be_cancelled_is_held(
+    service: QueueService, database: TestDatabase
+) -> None:
+    """The end of the one before it does not wake it, but the next one."""
+    jobs = service.create_queue("jobs", archive="all", group_limit=1)
+    ids = [jobs.publish(number, group="a").id for number in range(3)]
+    [first] = jobs.consume(1)
+    c = jobs.table.c
+    wait_until(lambda: not jobs.consume(9) and 2 == jobs.messages(where=c.parked_at > 0).count())
+    refuse(database, ids[1])
+    jobs.cancel(ids[1], "no")
+    assert [ids[1]] == [message.id for message in jobs.messages(status="held").list()]
+    first.ack()
+    assert [] == jobs.consume(9)
+    assert 1 == jobs.messages(where=c.id == ids[1]).remove()
+    assert [ids[2]] == [message.id for message in jobs.consume(9)]
+
+
 def test_a_round_of_a_durable_consumer_ends_without_what_is_refused(
     jobs: Queue, database: TestDatabase, service: QueueService
 ) -> None:
