@@ -201,7 +201,7 @@ class GroupClaims:
           claimed as the limit allows: ``own_limit`` of its row, else ``rules.limit``. That must be
           read after its row is locked.
         - Without ``rules.ordered`` take of each other group messages of the window, at most
-          ``most`` and what the limit leaves. They get the stamp, and nothing else changes.
+          ``most`` and what the limit leaves.
         - With ``rules.ordered`` take its first unclaimed messages by (group_key, id), parked or
           not, up to the first one that is not due (``coalesce(parked_at, available_at)``), does
           not fit (``claims.fitting``), or is locked by others. How many: as many as the window
@@ -212,9 +212,9 @@ class GroupClaims:
           the next parked one if more could be in hand.
         - Together at most ``count``, in the order of the window; a group's place in it is that of
           its first message there.
-        - What is taken with order also gets ``available_at = coalesce(parked_at, available_at)``
-          and ``parked_at = NULL``. If any taken one of a group was parked or has ``blocks``, all
-          taken ones of it get ``blocks = 1``; with the limit 1 only the last one by id.
+        - What is taken gets ``available_at = coalesce(parked_at, available_at)`` and ``parked_at =
+          NULL``. With order, if any taken one of a group was parked or has ``blocks``, all taken
+          ones of it get ``blocks = 1``; with the limit 1 only the last one by id.
         """
         raise UnsupportedByEngine("Queues on this engine cannot have groups.")
 

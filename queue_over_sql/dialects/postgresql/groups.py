@@ -277,14 +277,15 @@ def claim_groups(tables: QueueTables, where: Where | None, ordered: bool, past: 
     picked = _fenced(window(tables, where, past), "picked")
     wanted = _wanted(tables, picked, ordered=ordered)
     locked = _locked(tables, wanted)
-    further: dict[str, Any] = {}
+    # What was put off gets its due time back.
+    further: dict[str, Any] = {
+        "available_at": func.coalesce(live.c.parked_at, live.c.available_at),
+        "parked_at": None,
+    }
     if ordered:
         kept, flagged = _first(tables, picked, locked, where)
-        further = {
-            "available_at": func.coalesce(live.c.parked_at, live.c.available_at),
-            "parked_at": None,
-            "blocks": case((live.c.id == _any_of(flagged.c.id), 1), else_=live.c.blocks),
-        }
+        carries = case((live.c.id == _any_of(flagged.c.id), 1), else_=live.c.blocks)
+        further["blocks"] = carries
     else:
         kept = _any(picked, locked)
     taken = select(kept.c.group_key).distinct().subquery("taken")

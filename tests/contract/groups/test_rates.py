@@ -16,7 +16,7 @@ from queue_over_sql.queue import core_of
 from queue_over_sql.testing import Clock
 from tests.contract.queue_state import start_through_steps_of_the_clock
 from tests.refusals import refused
-from tests.waiting import eventually
+from tests.waiting import consume_exactly, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -316,3 +316,24 @@ def test_the_reaper_finds_no_fault_with_what_waits_for_a_token(
     assert 1 == service.reap().repaired
     clock.advance(3601)
     assert 1 == len(all_of(queue))
+
+
+@pytest.mark.threads
+def test_what_was_put_off_starts_as_new_once_the_rate_is_gone(service: QueueService) -> None:
+    """A retry of it waits for its own time, and what is acked does not come again."""
+    jobs = service.create_queue("jobs", group_limit=1, group_order="any", group_rate="2/hour")
+    clock = Clock(service)
+    publish(jobs, "xxx")
+    for _ in range(2):
+        jobs.ack(consume_exactly(jobs, 1))
+    c = jobs.table.c
+    eventually(
+        lambda: not jobs.consume(1) and bool(jobs.messages(where=c.parked_at > 0).count()),
+        "it is put off",
+    )
+    service.create_queue("jobs", group_rate=None)
+    clock.advance(HALF_HOUR + 1)
+    [message] = jobs.consume(1)
+    assert 0 == jobs.messages(where=c.parked_at > 0).count()
+    message.nack("later", delay=3600)
+    assert [] == jobs.consume(1)
