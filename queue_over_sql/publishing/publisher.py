@@ -178,9 +178,11 @@ class Publisher:
         if plain is not None:
             return plain.encoded(start)
         encoded: list[NewMessage] = []
+        tables = self._context.tables
         with naming_item(encoded, items, start):
             encoded.extend(self.encode(as_publication(item)) for item in items)
-        return encoded
+        # Somebody has turned groups on or off meanwhile, so that some lack the column.
+        return encoded if self._context.tables is tables else self._encode_all(items, start)
 
     def _plain_payloads(self, items: list[Any]) -> PlainPayloads | None:
         context = self._context

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import Column, Integer, inspect, text
 
-from queue_over_sql import DatabaseUnavailable, QueueNotFound, QueueSchemaMismatch, SchemaTooNew
+from queue_over_sql import (
+    DatabaseUnavailable,
+    Publication,
+    QueueNotFound,
+    QueueSchemaMismatch,
+    SchemaTooNew,
+)
 from queue_over_sql.migrations import upgrade
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues import registry
@@ -276,3 +282,15 @@ def test_a_column_whose_name_is_reserved_now_stops_only_its_queue(
     with pytest.raises(ValueError, match="'blocks'"):
         other.create_queue("c", group_limit=1)
     assert not other.queue("c").settings.grouped
+
+
+# H2 turns them on only while no other service is connected.
+@pytest.mark.engines("sqlite", "postgresql", "mysql", "mariadb")
+def test_a_batch_of_a_service_that_knew_no_groups(
+    service: QueueService, make_service: MakeService
+) -> None:
+    """It has the groups that it was given, although the first message has none."""
+    jobs = service.create_queue("jobs")
+    make_service().create_queue("jobs", group_limit=1)
+    jobs.publish_many([Publication(1), Publication(2, group="a"), Publication(3, group="a")])
+    assert [None, "a", "a"] == [message.group for message in jobs.messages().list()]
