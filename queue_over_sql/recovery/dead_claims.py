@@ -57,7 +57,7 @@ def claims_of_the_dead(tables: QueueTables, size: int) -> Select[Any]:
 
 
 def _claims(tables: QueueTables, condition: ColumnElement[bool], size: int) -> Select[Any]:
-    """Claims to recover: id, stamp, attempts, allowed attempts, place, last error, since when.
+    """Claims to recover: what ``DeadClaim`` has.
 
     Size 0 finds them. Another size locks those of the given ids that still match.
     """
@@ -71,7 +71,7 @@ def _claims(tables: QueueTables, condition: ColumnElement[bool], size: int) -> S
         live.c.available_at,
         live.c.last_error,
         live.c.claimed_at,
-        *([_is_behind(tables).label("behind")] if tables.grouped else []),
+        *([_is_behind(tables).label("behind"), live.c.group_key] if tables.grouped else []),
     ).where(condition)
     if size:
         among = statement.where(among_ids(live, size))
@@ -98,6 +98,7 @@ class DeadClaim:
 
     Attributes:
         behind: 1 if the same claim has an earlier message of the same group; else 0.
+        group: None if it has none.
     """
 
     message_id: int
@@ -108,6 +109,7 @@ class DeadClaim:
     last_error: str | None
     claimed_at: int | None
     behind: int = 0
+    group: str | None = None
 
     @property
     def out_of_attempts(self) -> bool:

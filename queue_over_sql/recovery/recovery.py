@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from queue_over_sql.attempts import LOST, Failure, prune_attempts
 from queue_over_sql.errors import DatabaseRefused, Locked, QueueError, visible
 from queue_over_sql.groups.blocking import find_blocked_by_nothing, unblock_all
+from queue_over_sql.groups.operations import own_limits
 from queue_over_sql.groups.repair import Place, find_broken, remove_idle, repair
 from queue_over_sql.groups.strategy import GroupRules
 from queue_over_sql.limits.slots import count_others
@@ -524,6 +525,15 @@ class Recovery:
             if found < BATCH or not (restored or buried):
                 return
 
+    def _in_turn(self, connection: Connection, dead: Sequence[DeadClaim]) -> set[str]:
+        """The groups of which a consumer can have begun only the first one that it claimed."""
+        settings, sql = self._context.settings, self._context.sql
+        names = {each.group for each in dead if each.behind and each.group is not None}
+        if not names or settings.group_order != "fifo":
+            return set()
+        own = own_limits(connection, sql, sorted(names))
+        return {name for name in names if own.get(name, settings.group_limit) == 1}
+
     def _restored(
         self, connection: Connection, dead: Sequence[DeadClaim], reason: str
     ) -> tuple[int, list[Failure], _Groups, int]:
@@ -539,12 +549,10 @@ class Recovery:
         spent: _Groups = {}
         counted: _Groups = {}
         forgiven: _Groups = {}
-        # Behind the first one of an ordered group the consumer cannot have begun another one.
-        ordered = context.tables.grouped and context.settings.group_order == "fifo"
-        in_turn = ordered and context.settings.group_limit == 1
+        in_turn = self._in_turn(connection, dead)
         not_begun: _Groups = {}
         for found in dead:
-            if in_turn and found.behind:
+            if found.behind and found.group in in_turn:
                 not_begun.setdefault((found.claim, ""), []).append(found.message_id)
                 continue
             holder, here = holders.get(found.claim.consumer_id), held[found.claim.consumer_id] - 1

@@ -11,6 +11,7 @@ from sqlalchemy import create_engine, select, update
 
 from queue_over_sql import ClaimLost, Publication, Reason
 from queue_over_sql.queue import core_of
+from queue_over_sql.testing import Clock
 from tests.contract.payloads.kind_types import BOTH, ORDERS, Order, Refund, knowing
 from tests.contract.queue_state import live_rows, set_columns
 from tests.waiting import consume_exactly, eventually
@@ -493,3 +494,30 @@ def _rows_of_groups(engine: Engine, queue: Queue) -> list[Any]:
     assert rows is not None
     with engine.connect() as connection:
         return [tuple(row) for row in connection.execute(select(rows).order_by(rows.c.group_key))]
+
+
+@pytest.mark.threads
+@pytest.mark.parametrize(("of_queue", "own"), [(1, None), (2, 1)])
+def test_what_its_consumer_cannot_have_begun_is_no_dead_letter(
+    service: QueueService, of_queue: int, own: int | None
+) -> None:
+    """Behind the first one of a group with the limit 1, which may be the group's own."""
+    jobs = service.create_queue("jobs", group_limit=of_queue, max_attempts=1)
+    if own is not None:
+        jobs.groups["a"].configure(limit=own)
+    a1, a2, a3 = publish(jobs, "aaa")
+    assert [a1, a2, a3] == [message.id for message in jobs.consume(3)]
+    Clock(service).advance(3600)
+    assert [a1] == [message.id for message in jobs.archive.messages().list()]
+    assert [a2, a3] == [message.id for message in jobs.messages(status="ready").list()]
+
+
+@pytest.mark.threads
+def test_each_of_those_that_run_at_once_has_had_its_attempt(service: QueueService) -> None:
+    """In a group whose own limit lets several of it run."""
+    jobs = service.create_queue("jobs", group_limit=1)
+    jobs.groups["a"].configure(limit=3)
+    publish(jobs, "aaa")
+    assert 3 == len(jobs.consume(3))
+    Clock(service).advance(3600)
+    assert [1, 1, 1] == [message.attempt for message in jobs.messages().list()]
