@@ -39,18 +39,21 @@ def requeue(
     connection: Connection,
     sql: StatementCache,
     chosen: Criteria,
+    page: Page,
     *,
     up_to: int,
-    limit: int,
     priorities: int,
     forget_keys: bool,
     encode: Callable[[str | None], str | bytes] | None = None,
-) -> int:
-    """Requeue archived messages under new ids; returns how many.
+) -> tuple[int, int | None]:
+    """Requeue a page of archived messages under new ids.
 
     ``up_to`` is the last id, ``priorities`` the present number of levels. With ``forget_keys`` the
     dedup window still has their keys, and this frees them. ``encode`` makes another payload for the
     only one of them, of its kind.
+
+    Returns:
+        How many, and the last id of the page; None if it was the last page.
 
     Raises:
         DuplicateKey: a live message has the key of one of them; none was changed.
@@ -61,15 +64,17 @@ def requeue(
     tables: QueueTables = sql.subject
     tables.dialect.sessions.lock_for_writing(connection, sql)
     key = tables.archive.c.id
-    ids = list_ids(connection, sql, chosen.also(key <= up_to), Page(limit))
-    if not ids:
-        return 0
+    ids = list_ids(connection, sql, chosen.also(key <= up_to), page)
+    last = ids[-1] if len(ids) == page.limit else None
     wanted = select(*archive_columns(tables)).where(key.in_(ids), *chosen.among(tables))
     batch = wanted.order_by(key).with_for_update()
     found: Sequence[Any] = CompiledStatement(batch, connection.dialect).run(connection).all()
     rows = read_archive_rows(connection, sql, found)
+    if not rows:
+        # Others have removed or requeued them.
+        return 0, last
     if tables.ends_in_place:
-        return _begin_anew(connection, sql, rows, priorities)
+        return _begin_anew(connection, sql, rows, priorities), last
     for row in rows:
         _check_readable(row)
     if encode is not None:
@@ -85,7 +90,7 @@ def requeue(
     if forget_keys:
         keyed = [(row.id, row.message_key) for row in rows]
         keys.forget_messages(connection, sql, keyed)
-    return len(rows)
+    return len(rows), last
 
 
 def _unblock(connection: Connection, sql: StatementCache, rows: Sequence[MessageRow]) -> None:

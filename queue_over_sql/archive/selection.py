@@ -10,7 +10,7 @@ from sqlalchemy import String, and_, cast, false, or_, update
 
 from queue_over_sql.archive.requeue import requeue
 from queue_over_sql.payloads import codec
-from queue_over_sql.selection.operations import EditResult, last_id
+from queue_over_sql.selection.operations import EditResult, Page, last_id
 from queue_over_sql.selection.selection import BATCH, LiveSelection, Selection, rows_of
 from queue_over_sql.settings import UNSET
 from queue_over_sql.statements.clock import server_now
@@ -78,7 +78,7 @@ class ArchiveSelection(Selection):
         now = context.run(lambda c: server_now(c, context.sql), connection)
         chosen = self._chosen.also(self._table.c.finished_at <= now)
         last = context.run(lambda c: last_id(c, context.sql, chosen), connection)
-        done = 0
+        done, after = 0, None
         if last is None:
             # A server that only reads says so, because it may know nothing of newer ones.
             # Not a DELETE, because the rows of an adopted table are not ours to delete.
@@ -88,17 +88,17 @@ class ArchiveSelection(Selection):
             requeueing = requeue.of(
                 context.sql,
                 chosen,
+                Page(BATCH, after),
                 up_to=last,
-                limit=BATCH,
                 priorities=settings.priorities,
                 forget_keys=settings.dedup_window is not None,
                 encode=encode,
             )
-            batch = context.run(requeueing, connection)
+            batch, after = context.run(requeueing, connection)
             done += batch
             if progress is not None:
                 progress(done)
-            if batch < BATCH:
+            if after is None:
                 break
         return EditResult(done)
 

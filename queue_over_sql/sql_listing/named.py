@@ -342,8 +342,8 @@ def _requeue(stage: Stage) -> None:
     stage.run(
         requeue,
         selection.Criteria(archived=True, conditions=()),
+        selection.Page(stage.rows),
         up_to=_LAST,
-        limit=stage.rows,
         priorities=1,
         forget_keys=True,
     )

@@ -7,9 +7,11 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
-from sqlalchemy import Column, Integer, String
+from sqlalchemy import Column, Connection, Integer, String, delete
 
 from queue_over_sql import DuplicateKey, FixedDelay, PayloadInvalid, Publication
+from queue_over_sql.archive import requeue, selection
+from queue_over_sql.selection.operations import list_ids
 from tests.contract.payloads.kind_types import ORDERS
 from tests.contract.queue_state import archived, close, counts, finished, ids, payloads
 
@@ -255,3 +257,26 @@ def test_a_priority_that_is_gone_does_not_hide_a_requeued_message(
     fewer = service.create_queue("jobs", priorities=1)
     assert 2 == fewer.archive.messages().requeue()
     assert ["high", "low"] == sorted(payloads(fewer.consume(2)))
+
+
+@pytest.mark.parametrize("payload", [None, "another"])
+def test_what_others_removed_meanwhile_ends_no_requeue(
+    jobs: Queue, monkeypatch: pytest.MonkeyPatch, payload: str | None
+) -> None:
+    """It goes on with the next page, also if a whole one is gone."""
+    count = 7 if payload is None else 1
+    jobs.publish_many(range(count))
+    finished(jobs, "rejected", count=count)
+    gone = [[1], [3, 4]]
+
+    def listed(connection: Connection, *arguments: Any) -> list[int]:
+        ids = list_ids(connection, *arguments)
+        place = jobs.archive.table.c.id.in_(ids[: len(gone.pop(0))] if gone else [])
+        connection.execute(delete(jobs.archive.table).where(place))
+        return ids
+
+    monkeypatch.setattr(selection, "BATCH", 2)
+    monkeypatch.setattr(requeue, "list_ids", listed)
+    options: dict[str, Any] = {} if payload is None else {"payload": payload}
+    assert max(0, count - 3) == jobs.archive.messages().requeue(**options)
+    assert 0 == jobs.archive.messages().count()
