@@ -148,18 +148,24 @@ class GroupWalk:
         if not blocked:
             return None
         stays = self._park(request, blocked, level) if lasts else False
-        level.broad = stays and not found.rows and self._left_some_out(request, blocked)
+        # Nothing else makes it look again, or only past all that it met.
+        at_end = not found.rows and (stays or not (full or lasts))
+        level.broad = at_end and self._left_some_out(request, blocked)
+        further = full or level.broad or (lasts and not stays)
+        if not (further or lasts or found.rows):
+            # The reaper may have removed a row that this process knows.
+            further = self.create_rows(names_of(blocked), anew=True)
         # Whoever got something need not wait for more.
-        if found.rows or not (full or level.broad or (lasts and not stays)):
+        if found.rows or not further:
             return None
-        past = request.past if level.broad else tuple({*request.past, *names_of(blocked)})
-        return past if stays else ()
+        past = tuple({*request.past, *names_of(blocked)}) if stays else ()
+        return request.past if level.broad else past
 
     def _left_some_out(self, request: GroupRequest, blocked: Sequence[Seen]) -> bool:
-        """Whether it met more groups than it tried, of which nothing may be taken."""
+        """Whether it may have met more groups than it tried, of which nothing may be taken."""
         rules = request.rules
         tries_some = rules.ordered and claims_of(self._context.sql, rules).at_once
-        return tries_some and not request.broad and len(names_of(blocked)) > request.claim.count
+        return tries_some and not request.broad and len(names_of(blocked)) > 1
 
     def _past_hidden(
         self, request: GroupRequest, found: GroupClaim, level: _Level

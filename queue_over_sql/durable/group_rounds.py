@@ -47,6 +47,7 @@ class GroupRounds(NamedTuple):
         where = _within(sql.subject.live, request.up_to_id, request.due_by)
         ids: list[int] = []
         past: tuple[str, ...] = ()
+        tries_some, broad = claims.at_once and self.rules.ordered, False
         for _ in range(_MOST_LOOKS):
             left = request.count - len(ids)
             window = min(max(2 * left, _LEAST_SEEN), _MOST_SEEN)
@@ -63,13 +64,19 @@ class GroupRounds(NamedTuple):
                 where=where,
             )
             everywhere = self.rules.fair
-            looked = GroupRequest(claim, self.rules, window, past, everywhere=everywhere)
+            looked = GroupRequest(
+                claim, self.rules, window, past, everywhere=everywhere, broad=broad
+            )
             found = claims.claim(connection, sql, looked)
             ids += [row.id for row in found.rows]
             met = {each.group for each in found.seen} - {None}
             if len(ids) >= request.count or not found.seen:
                 break
             if self.create_rows(met):
+                continue
+            # Nothing may be taken of the groups that it tried, but there are others.
+            broad = tries_some and not (broad or found.rows)
+            if broad:
                 continue
             if len(found.seen) < window or met <= set(past):
                 break

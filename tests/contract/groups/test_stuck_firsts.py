@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import delete, select
 
 from queue_over_sql import Publication
+from queue_over_sql.groups.statements import rows_of_groups
+from queue_over_sql.queue import core_of
+from tests.contract.durable.queries import Query
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,15 +68,35 @@ def test_behind_a_first_message_that_is_put_off(jobs: Queue, claim: Claim) -> No
     assert [of_another] == claim(1)
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_round_behind_held_first_messages(jobs: Queue, count: int) -> None:
+    """Rounds park nothing, so they meet the same ones each time."""
+    firsts = _publish(jobs, "wx")
+    assert 2 == jobs.messages(where=jobs.table.c.id.in_(firsts)).hold()
+    _publish(jobs, "wxy")
+    # The last one of its list.
+    assert [2] == [payload for part in Query(jobs).batch(each=count) for payload in part]
+
+
+def test_a_group_whose_row_the_reaper_removed(jobs: Queue, engine: Engine, claim: Claim) -> None:
+    """Its next message comes at once, also in a batch of a service that knew the row."""
+    jobs.publish(1, group="x")
+    jobs.ack(jobs.consume(9))
+    with engine.begin() as connection:
+        connection.execute(delete(rows_of_groups(core_of(jobs).context.tables)))
+    published = jobs.publish(2, group="x")
+    assert [published.id] == claim(9)
+
+
+@pytest.mark.parametrize("groups", ["xwxwxwy", "xwxwy"])
 @pytest.mark.engines("postgresql", "mysql", "mariadb", "h2")
 def test_behind_a_first_message_that_somebody_has_locked(
-    jobs: Queue, engine: Engine, claim: Claim
+    jobs: Queue, engine: Engine, claim: Claim, groups: str
 ) -> None:
     """An operator who deletes it, for example."""
-    x1, w1, *_, y1 = _publish(jobs, "xwxwxwy")
-
+    x1, w1, *_, y1 = _publish(jobs, groups)
     with engine.connect() as operator, operator.begin():
         for each in (x1, w1):
             locking = select(jobs.table.c.id).where(jobs.table.c.id == each).with_for_update()
             assert operator.execute(locking).all()
-        assert [y1] == claim(1)
+        assert [y1] == claim(1 if len(groups) > 5 else 4)
