@@ -68,6 +68,7 @@ def test_behind_a_first_message_that_is_put_off(jobs: Queue, claim: Claim) -> No
     assert [of_another] == claim(1)
 
 
+@pytest.mark.threads("the engine decides")
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_round_behind_held_first_messages(jobs: Queue, count: int) -> None:
     """Rounds park nothing, so they meet the same ones each time."""
