@@ -124,12 +124,11 @@ def try_claim(
     sql.subject.dialect.sessions.lock_for_writing(connection, sql)
     values = request.stamp() | request.wanted()
     first = sql.get(first_eligible).run(connection, values).all()
-    ids = [
-        row[0] for row in rows_by_ids(connection, sql, lock_unclaimed, [row[0] for row in first])
-    ]
+    locked = rows_by_ids(connection, sql, lock_unclaimed, [row[0] for row in first])
+    ids = sorted(row[0] for row in locked)
     refused: dict[int, str] = {}
     with savepoint(connection, _TRIAL) as undo:
-        accepted = _tried(connection, sql, sorted(ids), values, refused)
+        accepted = _tried(connection, sql, ids, values, refused)
         undo()
     return refused, accepted
 
@@ -159,7 +158,7 @@ def _tried(
 
 
 def lock_unclaimed(tables: QueueTables, size: int) -> Select[Any]:
-    """Lock those of the ids that nobody has claimed, and skip locked ones: the ids."""
+    """Lock the messages of these ids that nobody has claimed or locked; returns their ids."""
     live = tables.live
     found = select(live.c.id).where(among_ids(live, size), live.c.consumer_id.is_(None))
     return by_id(tables, found.with_for_update(skip_locked=tables.features.skip_locked), live)

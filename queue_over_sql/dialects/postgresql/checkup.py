@@ -172,16 +172,15 @@ class PostgreSQLCheckup(Checkup):
     def _rights(self, ask: Asking) -> Iterator[Finding]:
         rights = ("SELECT", "INSERT", "UPDATE", "DELETE")
         wanted = ", ".join(f"has_table_privilege(:name, '{right}')" for right in rights)
-        who, lacking, secured = (
-            ask.value("SELECT current_user"),
-            dict[str, list[str]](),
-            list[str](),
-        )
+        wanted += ", row_security_active(CAST(:name AS text))"
+        who = ask.value("SELECT current_user")
+        lacking: dict[str, list[str]] = {}
+        secured: list[str] = []
         for table in ask.tables:
-            hides = "row_security_active(CAST(:name AS text))"
-            *row, hidden = ask.rows(f"SELECT {wanted}, {hides}", name=ask.written(table))[0]
+            *row, hidden = ask.rows(f"SELECT {wanted}", name=ask.written(table))[0]
             lacking[table.name] = [r for r, has in zip(rights, row, strict=True) if not has]
-            secured += [table.name] * hidden
+            if hidden:
+                secured.append(table.name)
         yield from rights_found(who, lacking)
         for name in secured:
             said = f"row-level security decides which rows of {name} {who} sees"
