@@ -553,9 +553,8 @@ class Catalog:
         if of_groups and present.grouped and wanted.group_limit is not None:
             # After the commit, because claims under way may park by the earlier limit until then.
             context = core_of(queue).context
-            # In fair shares the turns of a group let out the others.
-            most = 1 if wanted.group_fair else wanted.group_limit
-            context.run(wake_all.of(context.sql, most))
+            limit, fair = wanted.group_limit, wanted.group_fair
+            context.run(wake_all.of(context.sql, limit=limit, fair=fair))
 
     def _store(
         self,

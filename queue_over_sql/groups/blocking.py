@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Select, Update, and_, exists, literal_column, not_, select, update
 
 from queue_over_sql.groups.exits import wake
-from queue_over_sql.groups.operations import know
+from queue_over_sql.groups.operations import know, room
 from queue_over_sql.groups.statements import among_groups, group_values, rows_of_groups
+from queue_over_sql.queues import registry
 from queue_over_sql.sql.operation import operation
 from queue_over_sql.statements.operations import rows_by_ids
 from queue_over_sql.statements.parameters import among_ids, id_values, number
@@ -149,5 +150,7 @@ def unblock(connection: Connection, sql: StatementCache, dead: Mapping[str, Iter
             values = group_values([group], 1) | id_values([message_id])
             if sql.get(clear_blocked).run(connection, values).rowcount:
                 freed.append(group)
-    wake(connection, sql, freed)
+    if freed:
+        limit, fair = registry.shares_of_groups(connection, sql.subject)
+        wake(connection, sql, room(connection, sql, freed, limit=limit, fair=fair))
     return len(freed)

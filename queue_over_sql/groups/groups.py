@@ -8,8 +8,7 @@ from sqlalchemy import func, select, update
 
 from queue_over_sql.groups.exits import wake
 from queue_over_sql.groups.listing import ORDERS, GroupInfo, GroupsBy, read_group, read_groups
-from queue_over_sql.groups.operations import know
-from queue_over_sql.groups.repair import MOST_WOKEN
+from queue_over_sql.groups.operations import MOST_WOKEN, know, room
 from queue_over_sql.groups.statements import rows_of_groups
 from queue_over_sql.groups.strategy import GroupRules
 from queue_over_sql.queues import registry
@@ -60,14 +59,14 @@ def change_group(
 
 
 @operation(atomic=True, durable=True, wakes=True)
-def wake_all(connection: Connection, sql: StatementCache, limit: int) -> None:
-    """Let claims meet so many parked messages of each group, because more may be in hand now."""
+def wake_all(connection: Connection, sql: StatementCache, *, limit: int, fair: bool) -> None:
+    """Let claims meet what is parked of each group, because more may be in hand now."""
     live = sql.subject.live
     parked = select(live.c.group_key).where(live.c.parked_at.is_not(None)).distinct()
     with sql.subject.dialect.sessions.scanning(connection):
         found = sorted(connection.execute(parked).scalars())
     for names in batches(found):
-        wake(connection, sql, [name for name in names for _ in range(min(limit, MOST_WOKEN))])
+        wake(connection, sql, room(connection, sql, names, limit=limit, fair=fair))
     if found:
         registry.count_edit(connection, sql.subject)
 

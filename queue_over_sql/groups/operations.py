@@ -7,7 +7,7 @@ ends a carrier moves the next message of the group back, in the same transaction
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy.exc import DBAPIError
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _MOST_TRIES = 5
 # For at most this long a message is put off for a token. Then a claim looks at the group anew.
 _LONGEST_US = 300_000_000
+MOST_WOKEN: Final = 1000
+"""How many messages of a group to wake at once: each wakes another one when it ends."""
 
 
 def know(connection: Connection, sql: StatementCache, names: Sequence[str]) -> int:
@@ -59,6 +61,26 @@ def own_limits(connection: Connection, sql: StatementCache, names: Sequence[str]
     """The limits of those groups that have their own."""
     rows = _of_groups(connection, sql, statements.settings_of_groups, names)
     return {row[0]: row[1] for row in rows if row[1] is not None}
+
+
+def room(
+    connection: Connection, sql: StatementCache, names: Sequence[str], *, limit: int, fair: bool
+) -> list[str]:
+    """Each group as often as claims may have messages of it, for ``exits.wake``.
+
+    In fair shares once, because its turns let out the others.
+
+    Args:
+        connection: reads the groups' own limits.
+        sql: the queue's statements.
+        names: the groups.
+        limit: of groups that have none of their own.
+        fair: whether groups get fair shares.
+    """
+    if fair:
+        return list(names)
+    own = own_limits(connection, sql, names)
+    return [name for name in names for _ in range(min(own.get(name, limit), MOST_WOKEN))]
 
 
 def any_own_rate(connection: Connection, sql: StatementCache) -> bool:

@@ -24,6 +24,7 @@ from sqlalchemy import (
 )
 
 from queue_over_sql.groups import exits
+from queue_over_sql.groups.operations import MOST_WOKEN
 from queue_over_sql.groups.statements import (
     among_groups,
     by_group,
@@ -51,8 +52,6 @@ _AT_ONCE: Final = 64
 _BEFORE_ALL: Final = -(2**63)
 Place: TypeAlias = int | str
 """How far a look for broken groups has come: an id, or in a user's table the name of a group."""
-MOST_WOKEN: Final = 1000
-"""How many messages of a group to wake at once: each wakes another one when it ends."""
 _FIRST: Final[ColumnElement[int]] = literal_column("1")
 
 

@@ -252,6 +252,17 @@ def held_settings(
     return found
 
 
+def shares_of_groups(connection: Connection, tables: QueueTables) -> tuple[int, bool]:
+    """How many messages of a group may be in hand by the queue's settings, and if shares are fair.
+
+    As the database has them now: another process may have changed them.
+    """
+    settings = tables.system.queues.c.settings
+    of_queue = _is_queue(tables.system, tables.prefix, tables.queue)
+    stored = json.loads(connection.execute(select(settings).where(of_queue)).scalar() or "{}")
+    return stored.get("group_limit") or 1, bool(stored.get("group_fair"))
+
+
 def with_rules(dialect: QueueDialect) -> dict[str, Any]:
     """The values of a queue's record that say that it has groups or limits."""
     return {

@@ -463,6 +463,29 @@ def _blocked_by(service: QueueService, count: int = 3) -> tuple[Queue, int]:
 
 
 @pytest.mark.driver_decides
+@pytest.mark.parametrize("way", ["remove", "requeue"])
+def test_what_lets_a_group_go_on_lets_out_as_many_as_its_limit(
+    service: QueueService, way: str
+) -> None:
+    """Its own limit, or that of the queue: so many consumers get one each."""
+    jobs = service.create_queue("jobs", group_limit=2, block_on_failure=True)
+    jobs.groups["own"].configure(limit=3)
+    for group in ("a", "own"):
+        jobs.publish_many([Publication(n, group=group) for n in range(6)])
+    claimed = [each for _ in range(6) for each in jobs.consume(1)]
+    firsts = {each.group: each for each in reversed(claimed)}
+    jobs.reject(list(firsts.values()), "no")
+    jobs.ack([each for each in claimed if each is not firsts[each.group]])
+    assert [[]] * 4 == [jobs.consume(10) for _ in range(4)]
+    if way == "remove":
+        jobs.archive.messages(status="rejected").remove()
+    else:
+        jobs.archive.messages(status="rejected").requeue()
+    found = Counter(each.group for _ in range(9) for each in jobs.consume(1))
+    assert {"a": 2, "own": 3} == found
+
+
+@pytest.mark.driver_decides
 @pytest.mark.parametrize("way", ["by id", "by status", "in batches"])
 def test_a_removed_dead_letter_blocks_no_longer(service: QueueService, way: str) -> None:
     """Whoever removes it from the archive has seen it. That of another group frees nothing."""
