@@ -797,8 +797,11 @@ class Claimer:
         if self._context.dialect.features.look_first:
             # The caller's transaction has the only lock for writing.
             apart.do(connection)
-        else:
+            return
+        try:
             self._context.run(apart)
+        except DatabaseRefused as error:
+            self._walk.cannot_park(error)
 
     def take_columns(
         self, connection: Connection, count: int, *, keep: bool

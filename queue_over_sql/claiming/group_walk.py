@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
+import math
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from queue_over_sql.claiming.low_watermark import SLACK_US
+from queue_over_sql.errors import DatabaseRefused, visible
 from queue_over_sql.groups import operations
 from queue_over_sql.groups.fair import claims_of, spread
 from queue_over_sql.groups.strategy import GroupClaims, GroupRequest, GroupRules, group_of
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from queue_over_sql.message import MessageRow
     from queue_over_sql.queues.context import QueueContext
     from queue_over_sql.statements.requests import ClaimRequest
+
+_log = logging.getLogger(__name__)
 
 MOST_LOOKS: Final = 200
 """How often a claim that finds nothing looks further, past what it parked."""
@@ -39,6 +44,7 @@ _SECONDS_BETWEEN: Final = 10.0
 _LEAST_PARKED, _MOST_PARKED = 256, 10_000
 # Of how many groups this process remembers that they have rows.
 _MOST_KNOWN: Final = 50_000
+_SECONDS_BETWEEN_LOGS: Final = 60.0
 
 
 @dataclasses.dataclass
@@ -75,6 +81,7 @@ class GroupWalk:
         self._known: set[str] = set()
         self._own_limits: dict[str, int | None] = {}
         self._own_rates: bool | None = None
+        self._said_at = -math.inf
 
     def request(
         self,
@@ -238,12 +245,36 @@ class GroupWalk:
         sql, window = self._context.sql, request._replace(window=reach)
         claims = claims_of(sql, request.rules)
         park = partial(operations.park, sql=sql, claims=claims, request=window, blocked=blocked)
-        moved, lacking = self._context.run(Operation(park, atomic=True))
+        try:
+            moved, lacking = self._context.run(Operation(park, atomic=True))
+        except DatabaseRefused as error:
+            self.cannot_park(error)
+            return True
         if lacking:
             self.create_rows(lacking, anew=True)
             return False
         level.reach = min(4 * reach, _MOST_PARKED)
         return not moved or reach >= _MOST_PARKED
+
+    def cannot_park(self, error: DatabaseRefused) -> None:
+        """Log that what a claim met stays where it is, since the database refuses to move one.
+
+        Raises:
+            DatabaseRefused: the error is no matter of one row.
+        """
+        if not self._context.refuses_row(error):
+            raise error
+        now = time.monotonic()
+        if now - self._said_at < _SECONDS_BETWEEN_LOGS:
+            return
+        self._said_at = now
+        _log.warning(
+            "Queue %s: the database refuses to move a message aside that its group blocks: %s. "
+            "Claims look past it, and take longer.",
+            self._context.name,
+            visible(" ".join(str(error).split()), keep=""),
+            extra={"queue": self._context.name},
+        )
 
     def create_rows(self, groups: Iterable[str | None], *, anew: bool = False) -> bool:
         """Create the rows of groups that have none, unless that is known; whether there were any.

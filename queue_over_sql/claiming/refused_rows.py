@@ -10,20 +10,22 @@ import math
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import Select, and_, select
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Select, Update, and_, func, select
 
 from queue_over_sql.claiming.statements import mark_where_eligible
 from queue_over_sql.errors import DatabaseRefused, PayloadInvalid, visible
+from queue_over_sql.groups.exit_statements import came_back
+from queue_over_sql.groups.statements import firsts, group_values
 from queue_over_sql.recovery.unreadable_rows import first_eligible
 from queue_over_sql.sql.operation import operation
+from queue_over_sql.statements.claims import stamp_values
 from queue_over_sql.statements.operations import (
     change_by_ids,
-    refusal,
     rows_by_ids,
     savepoint,
+    write_apart,
 )
-from queue_over_sql.statements.parameters import among_ids, by_id
+from queue_over_sql.statements.parameters import among_ids, bucket_of, by_id, update_by_id
 from queue_over_sql.statements.requests import Where
 
 if TYPE_CHECKING:
@@ -44,6 +46,8 @@ _REST_SECONDS: Final = 5.0
 # How many messages one look tries, and how many refused ones it finds at most.
 LOOKS_AT: Final = 500
 _MOST_FOUND: Final = 50
+# Of how many groups that it met it tries how many messages more.
+_MOST_GROUPS, _OF_GROUP = 64, 20
 _TRIAL, _PART = "queue_over_sql_trial", "queue_over_sql_part"
 
 
@@ -83,10 +87,8 @@ class RefusedRows:
             error: of the claim.
             requests: a claim of ``LOOKS_AT`` messages for each level.
         """
-        cause, now = error.__cause__, time.monotonic()
-        context = self._context
-        of_row = isinstance(cause, DBAPIError) and context.dialect.errors.refuses_row(cause)
-        if not of_row or now < self._rests_until:
+        context, now = self._context, time.monotonic()
+        if not context.refuses_row(error) or now < self._rests_until:
             return False
         for request in requests:
             try:
@@ -124,37 +126,33 @@ def try_claim(
     sql.subject.dialect.sessions.lock_for_writing(connection, sql)
     values = request.stamp() | request.wanted()
     first = sql.get(first_eligible).run(connection, values).all()
-    locked = rows_by_ids(connection, sql, lock_unclaimed, [row[0] for row in first])
+    met = [row[0] for row in first]
+    if sql.subject.grouped:
+        met = sorted({*met, *_behind(connection, sql, met)})
+    locked = rows_by_ids(connection, sql, lock_unclaimed, met)
     ids = sorted(row[0] for row in locked)
     refused: dict[int, str] = {}
+
+    def claim(some: Sequence[int]) -> None:
+        change_by_ids(connection, sql, mark_any, some, values)
+
     with savepoint(connection, _TRIAL) as undo:
-        accepted = _tried(connection, sql, ids, values, refused)
+        accepted = write_apart(
+            connection, sql, _PART, ids, claim, refused=refused, most=_MOST_FOUND
+        )
         undo()
     return refused, accepted
 
 
-def _tried(
-    connection: Connection,
-    sql: StatementCache,
-    ids: Sequence[int],
-    values: dict[str, Any],
-    refused: dict[int, str],
-) -> int:
-    if not ids or len(refused) >= _MOST_FOUND:
-        return 0
-
-    def stamp() -> None:
-        change_by_ids(connection, sql, mark_any_eligible, ids, values)
-
-    error = refusal(connection, sql, _PART, stamp)
-    if error is None:
-        return len(ids)
-    if len(ids) == 1:
-        refused[ids[0]] = " ".join(str(error.orig).split())
-        return 0
-    middle = len(ids) // 2
-    halves = ids[:middle], ids[middle:]
-    return sum(_tried(connection, sql, half, values, refused) for half in halves)
+def _behind(connection: Connection, sql: StatementCache, ids: Sequence[int]) -> list[int]:
+    """The first messages of the groups of these: claims get them with those that they met."""
+    met = rows_by_ids(connection, sql, came_back, ids)
+    names = list(dict.fromkeys(row[1] for row in met))[:_MOST_GROUPS]
+    if not names:
+        return []
+    size = bucket_of(len(names))
+    values = group_values(names, size) | {"p_first": _OF_GROUP}
+    return [row[1] for row in sql.get(firsts, size).run(connection, values)]
 
 
 def lock_unclaimed(tables: QueueTables, size: int) -> Select[Any]:
@@ -164,6 +162,15 @@ def lock_unclaimed(tables: QueueTables, size: int) -> Select[Any]:
     return by_id(tables, found.with_for_update(skip_locked=tables.features.skip_locked), live)
 
 
-def mark_any_eligible(tables: QueueTables, size: int) -> Any:
-    """As ``mark_where_eligible``, without a condition of the user's."""
-    return mark_where_eligible(tables, size, None)
+def mark_any(tables: QueueTables, size: int) -> Update:
+    """Stamp messages, without a condition of the user's; those that are parked, too."""
+    if not tables.grouped:
+        return mark_where_eligible(tables, size, None)
+    live, stamp = tables.live, stamp_values(tables, tables.expressions.now())
+    # In this order, because MySQL assigns from left to right.
+    due = (
+        (live.c.available_at, func.coalesce(live.c.parked_at, live.c.available_at)),
+        (live.c.parked_at, None),
+    )
+    free = among_ids(live, size), live.c.consumer_id.is_(None)
+    return update_by_id(tables).where(*free).ordered_values(*due, *stamp.items())

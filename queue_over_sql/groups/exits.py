@@ -8,17 +8,25 @@ message of its group in the same transaction. Nothing else has to be done for gr
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sqlalchemy import select
 
 from queue_over_sql.database.notify import note_ready
+from queue_over_sql.errors import visible
 from queue_over_sql.groups import exit_statements as statements
 from queue_over_sql.groups.operations import own_limits, put_off
 from queue_over_sql.groups.statements import group_values, set_carriers
 from queue_over_sql.sql.compiled import StatementCache
-from queue_over_sql.statements.operations import change_by_ids, rows_by_ids
+from queue_over_sql.statements.operations import (
+    change_by_ids,
+    is_careful,
+    rows_by_ids,
+    write_apart,
+)
 from queue_over_sql.statements.parameters import batches, bucket_of, id_values
 
 if TYPE_CHECKING:
@@ -30,10 +38,13 @@ if TYPE_CHECKING:
     from queue_over_sql.schema.queue_tables import QueueTables
     from queue_over_sql.sql.features import Features
 
+_log = logging.getLogger(__name__)
+
 # Each group has a part of its own in the statement.
 _AT_ONCE: Final = 64
 # How many parked messages behind locked ones to look at.
 _FURTHER: Final = 20
+_WAKING: Final = "queue_over_sql_wake"
 
 
 class Held(NamedTuple):
@@ -192,10 +203,26 @@ def wake_earlier(connection: Connection, sql: StatementCache, ids: Iterable[int]
 
 
 def _unpark(connection: Connection, sql: StatementCache, ids: Sequence[int]) -> int:
-    if ids:
-        change_by_ids(connection, sql, statements.unpark, sorted(ids))
-        note_ready(sql)
-    return len(ids)
+    if not ids:
+        return 0
+    some, refused = sorted(ids), dict[int, str]()
+    if not is_careful():
+        change_by_ids(connection, sql, statements.unpark, some)
+    else:
+        # A constraint or a trigger of the user's must not keep the one before it from ending.
+        unpark = partial(change_by_ids, connection, sql, statements.unpark)
+        write_apart(connection, sql, _WAKING, some, unpark, refused=refused)
+    for row_id, why in refused.items():
+        _log.error(
+            "Message %d of queue %s: the database refuses to let it follow the one before it in "
+            "its group: %s. It waits, and the reaper tries again. Mend its row, or remove it.",
+            row_id,
+            sql.subject.queue,
+            visible(why, keep=""),
+            extra={"queue": sql.subject.queue, "message_id": row_id},
+        )
+    note_ready(sql)
+    return len(some) - len(refused)
 
 
 def _ways(features: Features) -> Sequence[tuple[bool, int]]:

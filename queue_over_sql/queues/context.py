@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql.database.callers import callers
 from queue_over_sql.database.notify import noting_ready
@@ -29,6 +30,7 @@ from queue_over_sql.schema.queue_tables import queue_tables
 from queue_over_sql.settings import StoredSettings
 from queue_over_sql.sql.compiled import StatementCache
 from queue_over_sql.sql.operation import Operation
+from queue_over_sql.statements.operations import carefully, is_careful
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -260,12 +262,21 @@ class QueueContext:
                 with noting_ready() as ready:
                     result = self.connections.run(operation, self._check_there)
         except DatabaseRefused as error:
-            if self.tables is tables:
+            if self.tables is not tables:
+                raise TablesChanged(*error.args) from error.__cause__
+            if not (tables.grouped and self.refuses_row(error)) or is_careful():
                 raise
-            raise TablesChanged(*error.args) from error.__cause__
+            # It may be the row of a message that waits behind those of the operation.
+            with carefully():
+                return self.run(operation)
         if ready or (operation.wakes and result):
             self.wake_consumers()
         return result
+
+    def refuses_row(self, error: BaseException) -> bool:
+        """Whether the database refused one row, so that it may accept others."""
+        cause = error.__cause__
+        return isinstance(cause, DBAPIError) and self.dialect.errors.refuses_row(cause)
 
     def _run_inside(self, connection: CallersConnection, operation: Operation[T]) -> T:
         if isinstance(connection, Connection) and self.connections.is_begun(connection):

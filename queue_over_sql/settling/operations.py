@@ -23,7 +23,7 @@ from queue_over_sql.queues.purge import remove_ids
 from queue_over_sql.settling import statements as settle
 from queue_over_sql.settling.strategy import Archiving
 from queue_over_sql.sql.operation import Operation
-from queue_over_sql.statements.operations import apart, rows_by_ids
+from queue_over_sql.statements.operations import apart, carefully, rows_by_ids
 from queue_over_sql.statements.parameters import (
     MAX_IDS,
     batches,
@@ -330,7 +330,8 @@ def finish_apart(
         some = dataclasses.replace(settlement, ids=ids)
         held.update(_later(connection, sql, settle.hold_refused, some, values))
 
-    ended, reasons = apart(connection, sql, settlement.ids, end_some, hold_some)
+    with carefully():
+        ended, reasons = apart(connection, sql, settlement.ids, end_some, hold_some)
     return ended, {id_: reason for id_, reason in reasons.items() if id_ in held}
 
 

@@ -9,8 +9,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy.exc import DBAPIError
-
 from queue_over_sql.archive.results import keeps_no_results
 from queue_over_sql.attempts import HELD, AttemptLog, Failure
 from queue_over_sql.database.callers import commits_itself
@@ -439,8 +437,7 @@ class Settlements:
 
     def refuses_row(self, error: QueueError) -> bool:
         """Whether the database refused one row, so that it may accept others."""
-        cause = error.__cause__
-        found = isinstance(cause, DBAPIError) and self._context.dialect.errors.refuses_row(cause)
+        found = self._context.refuses_row(error)
         if found:
             self._context.was_refused = True
         return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, Final
 
 from sqlalchemy import Connection
@@ -88,6 +89,68 @@ def refusal(
             raise
         return error
     return None
+
+
+def write_apart(
+    connection: Connection,
+    sql: StatementCache,
+    name: str,
+    ids: Sequence[int],
+    write: Callable[[Sequence[int]], object],
+    *,
+    refused: dict[int, str],
+    most: int | None = None,
+) -> int:
+    """Write messages, and leave out those of which the database refuses it.
+
+    Args:
+        connection: in a transaction that has begun to write.
+        sql: the queue's statements.
+        name: of the savepoint.
+        ids: the messages.
+        write: writes messages.
+        refused: gets the reasons of those that are left out, by id.
+        most: with so many refused ones it looks at no others.
+
+    Returns:
+        How many were written.
+    """
+    if not ids or (most is not None and len(refused) >= most):
+        return 0
+    error = refusal(connection, sql, name, lambda: write(ids))
+    if error is None:
+        return len(ids)
+    if not sql.subject.dialect.errors.refuses_row(error):
+        raise error
+    if len(ids) == 1:
+        refused[ids[0]] = " ".join(str(error.orig).split())
+        return 0
+    middle = len(ids) // 2
+    return sum(
+        write_apart(connection, sql, name, half, write, refused=refused, most=most)
+        for half in (ids[:middle], ids[middle:])
+    )
+
+
+_careful: ContextVar[bool] = ContextVar("careful", default=False)
+
+
+def is_careful() -> bool:
+    """Whether this is a block of ``carefully``."""
+    return _careful.get()
+
+
+@contextlib.contextmanager
+def carefully() -> Iterator[None]:
+    """In the block, what the database refuses to wake keeps nothing else from being done.
+
+    That costs savepoints, so it is for operations that were refused before.
+    """
+    before = _careful.set(True)
+    try:
+        yield
+    finally:
+        _careful.reset(before)
 
 
 def apart(

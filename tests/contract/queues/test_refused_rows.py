@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
-from sqlalchemy import MetaData, Table, create_engine, delete, insert, select
+from sqlalchemy import MetaData, Table, and_, create_engine, delete, insert, select
 
 from queue_over_sql import ClaimLost, DatabaseRefused, FixedDelay, NotFinished, Publication
 from queue_over_sql.durable.consumer import AdvanceRequest, DurableConsumer
@@ -16,7 +16,7 @@ from tests.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sqlalchemy import Connection, Engine
+    from sqlalchemy import ColumnElement, Connection, Engine
 
     from queue_over_sql import Message, Queue, QueueService
     from queue_over_sql.testing.plugin import MakeService, TestDatabase
@@ -447,3 +447,108 @@ def test_what_cannot_be_claimed_stops_no_other_claim(
     undo = "TRIGGER no_fours" if is_sqlite else "TABLE queue_jobs DROP CONSTRAINT no_fours"
     _run(database, lambda c: c.exec_driver_sql(f"{'DROP' if is_sqlite else 'ALTER'} {undo}"))
     assert [0, 4] == [each.payload for each in make_service().queue("jobs").consume(9)]
+
+
+def _refuse_fours(database: TestDatabase, what: str) -> Callable[[], None]:
+    """Let the database refuse updates after which this is so of a message; returns the undoing."""
+    is_sqlite = database.engine == "sqlite"
+    trigger = _TRIGGER.partition("WHEN")[0] + "WHEN NEW.kind = 'four' AND NEW." + what
+    trigger += " BEGIN SELECT RAISE(ABORT, 'no fours'); END"
+    check = _CHECK.replace(_BACK, f"kind = 'four' AND {what.replace('NEW.', '')}")
+    if database.engine == "postgresql":
+        check += " NOT VALID"
+    _run(database, lambda c: c.exec_driver_sql(trigger if is_sqlite else check))
+    undo = "TRIGGER no_fours" if is_sqlite else "TABLE queue_jobs DROP CONSTRAINT no_fours"
+    act = f"{'DROP' if is_sqlite else 'ALTER'} {undo}"
+    return lambda: _run(database, lambda c: c.exec_driver_sql(act))
+
+
+def _in_group(jobs: Queue, group: str, *kinds: str | None) -> list[int]:
+    return [jobs.publish(kind, kind=kind, group=group).id for kind in kinds]
+
+
+@pytest.mark.default_on("sqlite", "postgresql")
+@pytest.mark.parametrize("order", ["fifo", "any"])
+@pytest.mark.parametrize("verb", ["ack", "nack", "batch", "reap"])
+def test_what_cannot_follow_keeps_none_before_it_from_ending(
+    service: QueueService,
+    database: TestDatabase,
+    caplog: pytest.LogCaptureFixture,
+    verb: str,
+    order: Literal["fifo", "any"],
+) -> None:
+    """It stays parked, and the reaper wakes it once nothing refuses it any more."""
+    jobs = service.create_queue(
+        "jobs", archive="all", group_limit=1, group_order=order, max_attempts=1
+    )
+    ids = _in_group(jobs, "a", None, "four")
+    [first] = jobs.consume(1, lease=0.2 if verb == "reap" else 60)
+    wait_until(lambda: not jobs.consume(9) and jobs.messages(where=_parked(jobs)).count() == 1)
+    beside = _in_group(jobs, "b", None)
+    allow_again = _refuse_fours(database, "available_at IS NOT NULL")
+    if verb == "ack":
+        first.ack()
+    elif verb == "nack":
+        first.nack("no")
+    elif verb == "batch":
+        [other] = jobs.consume(1)
+        jobs.ack([first, other])
+    else:
+        wait_until(lambda: bool(service.reap() and jobs.archive.messages().count()))
+    ended = {message.id for message in jobs.archive.messages().list()}
+    assert {ids[0], *(beside if verb == "batch" else ())} == ended
+    if verb != "batch":
+        assert beside == [message.id for message in jobs.consume(9)]
+    assert 0 == jobs.stats().held
+    assert "refuses to let it follow" in caplog.text
+    allow_again()
+    wait_until(lambda: bool(service.reap() and not jobs.messages(where=_parked(jobs)).count()))
+    assert ids[1:] == [message.id for message in jobs.consume(9)]
+
+
+def _parked(jobs: Queue) -> ColumnElement[bool]:
+    c = jobs.table.c
+    return and_(c.parked_at > 0, c.available_at.is_(None))
+
+
+@pytest.mark.default_on("sqlite", "postgresql")
+def test_what_waits_behind_and_cannot_be_claimed_stops_no_batch(
+    service: QueueService, database: TestDatabase
+) -> None:
+    """A batch gets the messages before it; it and those behind it wait, other groups go on."""
+    jobs = service.create_queue("jobs", archive="all", group_limit=1)
+    ids = _in_group(jobs, "a", None, None, "four", None)
+    [first] = jobs.consume(1)
+    wait_until(lambda: not jobs.consume(9) and 3 == jobs.messages(where=_parked(jobs)).count())
+    _refuse_fours(database, "consumer_id IS NOT NULL")
+    first.ack()
+    other = _in_group(jobs, "b", None)
+    found = [*jobs.consume(9), *jobs.consume(9)]
+    assert {ids[1], *other} == {message.id for message in found}
+    jobs.ack(found)
+    assert [] == jobs.consume(9)
+
+
+@pytest.mark.default_on("sqlite", "postgresql")
+@pytest.mark.parametrize("way", ["consume", "take"])
+def test_what_cannot_be_moved_aside_stops_no_claim(
+    service: QueueService, database: TestDatabase, engine: Engine, way: str
+) -> None:
+    """Claims look past it."""
+    jobs = service.create_queue("jobs", archive="all", group_limit=1)
+    _refuse_fours(database, "available_at IS NULL AND NEW.parked_at IS NOT NULL")
+    _in_group(jobs, "a", None, *["four"] * 3)
+    [first] = jobs.consume(1)
+    for _ in range(5):
+        other = _in_group(jobs, "b", None)
+        if way == "consume":
+            found = jobs.consume(1)
+        else:
+            with engine.begin() as caller:
+                found = jobs.take(1, connection=caller)
+        assert other == [message.id for message in found]
+        assert [] == jobs.consume(1) or way == "take"
+        if way == "consume":
+            jobs.ack(found)
+    first.ack()
+    assert [2] == [message.id for message in jobs.consume(1)]
