@@ -771,7 +771,8 @@ class Claimer:
             # A query of ours would end the caller's transaction.
             guarded, park = False, None
         rows: Sequence[Sequence[Any]] = ()
-        for _ in range(2):
+        edited = woken = False
+        while True:
             edits = self._known_edits() if guarded else ANY_EDITS
             # It looks at each group's row anyway.
             rules = GroupRules.of(self._context.settings)
@@ -786,9 +787,23 @@ class Claimer:
             )
             # Of what the database refuses to end, nothing behind it may be taken.
             rows = picking.pick(level, count, edits, most=1 if careful else None)
-            if rows or not (guarded and self._was_edited()):
+            if rows or not guarded:
+                break
+            if not edited and self._was_edited():
+                edited = True
+            elif not woken and self._wakes_for_take(connection, level, count, where):
+                woken = True
+            else:
                 break
         return rows
+
+    def _wakes_for_take(
+        self, connection: Connection, level: int, count: int, where: Where | None
+    ) -> bool:
+        """Whether a ``take`` that found nothing woke parked messages that it may have."""
+        request = self._group_request(level, count, None, where, fully=True)
+        callers = self._context.dialect.features.look_first
+        return self._walk.wakes_fitting(request, connection if callers else None)
 
     def _park_for_take(self, connection: Connection, level: int, blocked: Sequence[Seen]) -> None:
         """Park what a ``take`` met, so that the next one need not look past it."""
@@ -888,7 +903,7 @@ class Claimer:
         """Walk along the claim index until something is found, or nothing is left to look at."""
         rows: list[MessageRow] = []
         past: tuple[str, ...] = ()
-        fully, edits, patient = False, 0, True
+        fully, edits, patient, behind = False, 0, True, False
         for _ in range(MOST_LOOKS):
             left = count - len(rows)
             request = self._group_request(
@@ -900,6 +915,7 @@ class Claimer:
             if not request.claim.count:
                 # The limit of the queue is reached, or its rate is used up.
                 break
+            is_over = False
             if request.rules.fair and request.past and patient and not (rows or found.lacking):
                 # Behind what it looked past is nothing for it.
                 past, patient = (), False
@@ -910,11 +926,15 @@ class Claimer:
                 elif low and self._mark(level).may_look_fully():
                     fully = True
                 else:
-                    break
+                    is_over = True
             elif (following := self._prepare(request, found, rows)) is not None:
                 past = following
             else:
-                break
+                is_over = True
+            if is_over:
+                if rows or behind or not self._walk.wakes_fitting(request):
+                    break
+                past, behind = (), True
         return rows
 
     def _prepare(

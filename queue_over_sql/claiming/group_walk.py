@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 from queue_over_sql.claiming.low_watermark import SLACK_US
 from queue_over_sql.errors import DatabaseRefused, visible
 from queue_over_sql.groups import operations
-from queue_over_sql.groups.fair import claims_of, spread
+from queue_over_sql.groups.exits import wake_these
+from queue_over_sql.groups.fair import claims_of, parked_fitting, spread
 from queue_over_sql.groups.strategy import GroupClaims, GroupRequest, GroupRules, group_of
 from queue_over_sql.sql.operation import Operation
 
@@ -111,14 +112,39 @@ class GroupWalk:
         *,
         patient: bool,
     ) -> GroupRequest:
-        level, everywhere = self._level(claim), claim.where is not None
-        if self._context.tables.known_kinds and not everywhere:
-            now = time.monotonic()
-            everywhere = now - level.everywhere_at >= _SECONDS_BETWEEN
-            if everywhere:
-                level.everywhere_at = now
+        everywhere = self._looks_everywhere(claim)
         wide, patient = max(_CHOICE * claim.count, _WIDE), patient and not past
         return GroupRequest(claim, rules, wide, past, most, patient=patient, everywhere=everywhere)
+
+    def _looks_everywhere(self, claim: ClaimRequest) -> bool:
+        """Whether to look for parked messages that the consumer may have, unlike those it met."""
+        if claim.where is not None or not self._context.tables.known_kinds:
+            return claim.where is not None
+        level, now = self._level(claim), time.monotonic()
+        if now - level.everywhere_at < _SECONDS_BETWEEN:
+            return False
+        level.everywhere_at = now
+        return True
+
+    def wakes_fitting(self, request: GroupRequest, connection: Connection | None = None) -> bool:
+        """Wake parked messages that a claim may have, after it found nothing; whether it did.
+
+        Only without order. In fair shares the claim itself looks for them.
+
+        Args:
+            request: of the claim.
+            connection: a caller's, which has the only lock for writing.
+        """
+        rules, context = request.rules, self._context
+        if rules.ordered or rules.fair or not self._looks_everywhere(request.claim):
+            return False
+
+        def look(target: Connection) -> list[int]:
+            return parked_fitting(target, context.sql, request)
+
+        ids = sorted(context.run(look) if connection is None else look(connection))
+        wake = wake_these.of(context.sql, ids)
+        return bool(ids) and bool(context.run(wake) if connection is None else wake.do(connection))
 
     def goes_on(self, request: GroupRequest, found: GroupClaim) -> tuple[str, ...] | None:
         """Prepare the next look, after one that met something.

@@ -11,9 +11,9 @@ import contextlib
 import logging
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from sqlalchemy import select
+from sqlalchemy import Select, select
 
 from queue_over_sql.database.notify import note_ready
 from queue_over_sql.errors import visible
@@ -21,6 +21,7 @@ from queue_over_sql.groups import exit_statements as statements
 from queue_over_sql.groups.operations import own_limits, put_off
 from queue_over_sql.groups.statements import group_values, set_carriers
 from queue_over_sql.sql.compiled import StatementCache
+from queue_over_sql.sql.operation import operation
 from queue_over_sql.statements.operations import (
     change_by_ids,
     is_careful,
@@ -169,6 +170,19 @@ def let_out(connection: Connection, sql: StatementCache, at: Mapping[str, Sequen
         for row_id, time in zip(ids, at[key], strict=False):
             put_off(connection, sql, {row_id: key}, {key: time})
     change_by_ids(connection, sql, set_carriers, sorted(messages))
+
+
+@operation(atomic=True)
+def wake_these(connection: Connection, sql: StatementCache, ids: Sequence[int]) -> int:
+    """Move these messages back into the claim index, if they are still parked; how many were."""
+    sql.subject.dialect.sessions.lock_for_writing(connection, sql)
+    free = rows_by_ids(connection, sql, lock_skipping, ids)
+    return _unpark(connection, sql, [row[0] for row in free])
+
+
+def lock_skipping(tables: QueueTables, size: int) -> Select[Any]:
+    """As ``exit_statements.lock_parked``; it skips what others have locked."""
+    return statements.lock_parked(tables, size, skipping=True)
 
 
 def _newest(connection: Connection, sql: StatementCache, wanted: Mapping[str, int]) -> list[int]:

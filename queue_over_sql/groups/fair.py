@@ -26,7 +26,6 @@ from sqlalchemy import (
 )
 
 from queue_over_sql.groups import exits, operations, statements
-from queue_over_sql.groups.exit_statements import lock_parked
 from queue_over_sql.groups.strategy import GroupClaim, GroupClaims, GroupRules, Seen
 from queue_over_sql.queues.registry import may_claim
 from queue_over_sql.schema.queue_tables import MESSAGE_COLUMNS
@@ -589,7 +588,7 @@ class _Claim:
                 # No more than they need, because others look for some, too.
                 tried = {name: waiting[name][: left * reach] for name, left in short.items()}
                 ids = sorted(each for some in tried.values() for each in some)
-                rows = rows_by_ids(self._connection, self._sql, lock_free, ids)
+                rows = rows_by_ids(self._connection, self._sql, exits.lock_skipping, ids)
                 free = {row[0] for row in rows}
                 for name, left in short.items():
                     found[name] += [each for each in tried[name] if each in free][:left]
@@ -646,6 +645,36 @@ def spread(connection: Connection, sql: StatementCache, request: GroupRequest) -
     return moved
 
 
+def parked_fitting(connection: Connection, sql: StatementCache, request: GroupRequest) -> list[int]:
+    """Parked messages that a claim may have, of groups of which more may be in hand: ids.
+
+    Without order, another one of a group may be in the claim index that this consumer may not have,
+    or does not want. Then these wait for nothing.
+    """
+
+    def read(builder: Builder, variant: Sequence[Any], values: Mapping[str, Any]) -> Sequence[Row]:
+        return sql.get(builder, *variant).run(connection, values).all()
+
+    claim, past = request.claim, list[str]()
+    window = wanted(claim.priority, claim.count) | {"p_window": 4 * claim.count + _SPARE}
+    for _ in range(_MOST_FILLS):
+        variant = (claim.where, statements.past_size(past))
+        rows = read(parked_anywhere, variant, window | statements.past_values(past))
+        names = sorted({row[1] for row in rows})
+        standing = read_standings(read, request.rules, names)
+        found: list[int] = []
+        counts: Counter[str] = Counter()
+        for row_id, name in rows:
+            if name in standing and counts[name] < standing[name].room:
+                counts[name] += 1
+                found.append(row_id)
+        if found or len(rows) < window["p_window"]:
+            return found[: claim.count]
+        # Groups of which no more may be in hand hide the others.
+        past += names
+    return []
+
+
 def _crowding(met: Sequence[Seen], weight: Callable[[str], int]) -> dict[str, list[int]]:
     """The groups that have more messages in the window than turns: all of these, by place."""
     found: dict[str, list[int]] = {}
@@ -663,10 +692,13 @@ def window(tables: QueueTables, where: Where | None, past: int) -> Select[Any]:
     return statements.window(tables, where, past, locked=False).add_columns(tables.live.c.blocks)
 
 
-def parked_anywhere(tables: QueueTables, where: Where | None) -> Select[Any]:
-    """The first parked messages of a level that this consumer may get, of any group: id, group."""
+def parked_anywhere(tables: QueueTables, where: Where | None, past: int = 0) -> Select[Any]:
+    """The first parked messages of a level that this consumer may get: id and group.
+
+    Of any group but ``past`` ones, of ``statements.past_values``.
+    """
     live = tables.live
-    waits = (live.c.consumer_id.is_(None), *_parked(live))
+    waits = (live.c.consumer_id.is_(None), *_parked(live), *statements.past_groups(live, past))
     return (
         select(live.c.id, live.c.group_key)
         .where(*waits, _level(live), *fitting(tables, where), may_claim(tables))
@@ -741,11 +773,6 @@ def lock_due(tables: QueueTables, size: int, where: Where | None) -> Select[Any]
     locked = statements.lock_due(tables, size, where)
     *columns, now = locked.selected_columns
     return locked.with_only_columns(*columns, tables.live.c.blocks, now)
-
-
-def lock_free(tables: QueueTables, size: int) -> Select[Any]:
-    """Lock those of the ids that are still parked, and skip locked ones: id and group."""
-    return lock_parked(tables, size, skipping=True)
 
 
 def stamp(tables: QueueTables, size: int) -> Update:

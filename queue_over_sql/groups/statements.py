@@ -101,11 +101,15 @@ def window(
         tables.expressions.now().label("now"),
     )
     if locked and finds_first(tables, where):
-        found = found_first(tables, columns, where, *_past(live, past), may_claim(tables))
+        found = found_first(tables, columns, where, *past_groups(live, past), may_claim(tables))
         return found.limit(number("p_window"))
     statement = (
         select(*columns)
-        .where(eligible(tables, where, ranged=where is None), *_past(live, past), may_claim(tables))
+        .where(
+            eligible(tables, where, ranged=where is None),
+            *past_groups(live, past),
+            may_claim(tables),
+        )
         .limit(number("p_window"))
     )
     if locked:
@@ -113,7 +117,8 @@ def window(
     return in_claim_order(statement, tables, where)
 
 
-def _past(live: Table, size: int) -> list[ColumnElement[bool]]:
+def past_groups(live: Table, size: int) -> list[ColumnElement[bool]]:
+    """The condition that the row's group is none of those of ``past_values``."""
     if not size:
         return []
     group = live.c.group_key

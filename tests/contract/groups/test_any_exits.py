@@ -6,11 +6,12 @@ import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import and_, select
 
 from queue_over_sql import ClaimLost, FixedDelay, Publication
+from queue_over_sql.claiming import group_walk
 from tests.contract.queue_state import set_columns
-from tests.waiting import eventually
+from tests.waiting import eventually, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from queue_over_sql import Message, Queue, QueueService
+    from queue_over_sql.testing.plugin import MakeService
 
 LIMIT = 2
 
@@ -164,3 +166,41 @@ def _drain(here: Here, what: str) -> None:
         return not queue.messages().count()
 
     eventually(is_empty, what)
+
+
+@pytest.mark.parametrize("way", ["where", "kinds", "take"])
+@pytest.mark.parametrize("end", ["ack", "release"])
+def test_what_fits_a_consumer_waits_for_none_that_does_not(
+    service: QueueService,
+    engine: Engine,
+    make_service: MakeService,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    way: str,
+    end: str,
+) -> None:
+    """Without order. What is let out when one ends may be none that this consumer may have."""
+    monkeypatch.setattr(group_walk, "_SECONDS_BETWEEN", 0.0)
+    jobs = service.create_queue("jobs", group_limit=1, group_order="any")
+    kinds = ["b", "b", "c"]
+    ids = [jobs.publish(kind, kind=kind, group="a").id for kind in kinds]
+    [first] = jobs.consume(1)
+    assert ids[0] == first.id
+    c = jobs.table.c
+    parked = jobs.messages(where=and_(c.parked_at > 0, c.available_at.is_(None)))
+    wait_until(lambda: not jobs.consume(9) and 2 == parked.count())
+    other = make_service().create_queue("jobs", kinds={"c": str}) if way == "kinds" else jobs
+    # It is full: what fits waits, too.
+    assert [] == (other.consume(9) if way == "kinds" else jobs.consume(9, where=c.kind == "c"))
+    if end == "ack":
+        first.ack()
+    else:
+        first.release()
+    if way == "kinds":
+        found = other.consume(1)
+    elif way == "where":
+        found = jobs.consume(1, where=c.kind == "c")
+    else:
+        with engine.begin() as caller:
+            found = jobs.take(1, where=c.kind == "c", connection=caller)
+    assert [ids[2]] == [message.id for message in found]
