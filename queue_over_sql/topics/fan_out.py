@@ -48,6 +48,7 @@ from queue_over_sql.values.headers import ROUTING_KEY, TOPIC
 if TYPE_CHECKING:
     from queue_over_sql.catalog.service_parts import ServiceParts
     from queue_over_sql.message import CallersConnection
+    from queue_over_sql.queues.context import QueueContext
 
 # How often subscriptions may change during one publish before it fails.
 _RACES: Final = 50
@@ -318,7 +319,7 @@ class FanOut:
         if payload is not _NO_JSON and not any(payload_fits(f, payload) for f in filters):
             return None
         core, publication = core_of(self._parts.queue(name, on)), message.publication
-        if publication.group is not None and not core.context.tables.grouped:
+        if publication.group is not None and not _is_grouped(core.context, on):
             publication = dataclasses.replace(publication, group=None)
         copy = Copy(name, core.context.sql, core.publisher.encode(publication))
         if everything or payload is not _NO_JSON:
@@ -326,6 +327,15 @@ class FanOut:
         # An object of one of the queue's kinds, whose JSON was unknown until now.
         payload = json.loads(copy.message.content["payload"])
         return copy if any(payload_fits(f, payload) for f in filters) else None
+
+
+def _is_grouped(context: QueueContext, on: Connection | None) -> bool:
+    """Whether the queue has groups."""
+    if on is not None and not (context.tables.grouped or context.dialect.features.look_first):
+        # The caller's snapshot may be from before they were turned on. Where a transaction that
+        # writes sees the present, it is not.
+        context.look_again()
+    return context.tables.grouped
 
 
 def _naming(queue: str, error: Exception) -> Exception:

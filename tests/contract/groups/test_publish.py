@@ -6,7 +6,7 @@ import unicodedata
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import Column, Integer
+from sqlalchemy import Column, Integer, select
 
 from queue_over_sql import ClaimLost, Publication
 from queue_over_sql.cli.lines import READERS
@@ -19,6 +19,8 @@ from tests.waiting import consume_exactly
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from sqlalchemy import Engine
 
     from queue_over_sql import Message, Queue, QueueService
     from queue_over_sql.testing.plugin import MakeService
@@ -199,6 +201,26 @@ def test_a_copy_for_a_queue_without_groups_has_none(orders: Queue, service: Queu
         topic.subscribe(queue, "#")
     assert 2 == len(topic.publish("x", routing_key="order", group=GROUP))
     assert [GROUP, None] == [_first(queue).group for queue in (orders, plain)]
+
+
+# On H2 nobody else may be connected when groups are turned on.
+@pytest.mark.engines("postgresql", "mysql", "mariadb")
+@pytest.mark.threads("each service is a process of its own")
+def test_a_copy_keeps_its_group_in_a_snapshot_from_before(
+    make_service: MakeService, engine: Engine
+) -> None:
+    """The snapshot of a caller's transaction may be older than the queue's groups."""
+    service = make_service()
+    service.create_topic("shop").subscribe(service.create_queue("plain"), "#")
+    topic = service.topic("shop")
+    topic.publish("earlier", routing_key="order")
+    service.create_queue("notes")
+    repeatable = engine.execution_options(isolation_level="REPEATABLE READ")
+    with repeatable.connect() as caller, caller.begin():
+        caller.execute(select(service.queue("notes").table.c.id)).all()
+        grouped = make_service().create_queue("plain", group_limit=1)
+        topic.publish("x", routing_key="order", group=GROUP, connection=caller)
+    assert [None, GROUP] == [each.group for each in grouped.messages().list()]
 
 
 def test_another_service_knows_the_group(orders: Queue, make_service: MakeService) -> None:
