@@ -58,7 +58,7 @@ class _Level:
         broad: whether the next look tries all groups that it meets.
         reach: how many messages the next parking looks at.
         parkings: how often a fair claim has parked what hides others.
-        everywhere_at: when fair claims looked for parked messages of any group, on this host.
+        everywhere_at: when claims looked for parked messages of any group, on this host.
     """
 
     blocked: bool = False
@@ -112,14 +112,19 @@ class GroupWalk:
         *,
         patient: bool,
     ) -> GroupRequest:
-        everywhere = self._looks_everywhere(claim)
+        ahead = self._looks_ahead(claim)
+        everywhere = ahead or claim.where is not None
         wide, patient = max(_CHOICE * claim.count, _WIDE), patient and not past
-        return GroupRequest(claim, rules, wide, past, most, patient=patient, everywhere=everywhere)
+        request = GroupRequest(claim, rules, wide, past, most, patient=patient)
+        return request._replace(everywhere=everywhere, ahead=ahead)
 
-    def _looks_everywhere(self, claim: ClaimRequest) -> bool:
-        """Whether to look for parked messages that the consumer may have, unlike those it met."""
-        if claim.where is not None or not self._context.tables.known_kinds:
-            return claim.where is not None
+    def _looks_ahead(self, claim: ClaimRequest) -> bool:
+        """Whether it is time to look for parked messages that a consumer of some of them may have.
+
+        Those of their groups that a claim meets may be none for it.
+        """
+        if claim.where is None and not self._context.tables.known_kinds:
+            return False
         level, now = self._level(claim), time.monotonic()
         if now - level.everywhere_at < _SECONDS_BETWEEN:
             return False
@@ -136,7 +141,9 @@ class GroupWalk:
             connection: a caller's, which has the only lock for writing.
         """
         rules, context = request.rules, self._context
-        if rules.ordered or rules.fair or not self._looks_everywhere(request.claim):
+        if rules.ordered or rules.fair:
+            return False
+        if request.claim.where is None and not self._looks_ahead(request.claim):
             return False
 
         def look(target: Connection) -> list[int]:

@@ -224,6 +224,7 @@ class Choice:
         needs_rows: whether groups with a limit or a rate are taken from only under a lock of their
             rows.
         everywhere: whether to look for parked messages of any group if there is too little.
+        ahead: whether to do so first, whatever it met.
 
     Attributes:
         standing: how the groups stand.
@@ -242,10 +243,12 @@ class Choice:
         most: int | None,
         needs_rows: bool,
         everywhere: bool,
+        ahead: bool,
     ) -> None:
         self._read, self._lock, self._rules = read, lock, rules
         self._where, self._level, self._met, self._behind = where, level, met, behind
-        self._most, self._needs_rows, self._everywhere = most, needs_rows, everywhere
+        self._most, self._needs_rows = most, needs_rows
+        self._everywhere, self._ahead = everywhere, ahead
         self._further: dict[str, list[int]] = {}
         self._sure: set[str] = set()
         self.standing: dict[str, Standing] = {}
@@ -265,6 +268,8 @@ class Choice:
 
     def taken(self, count: int) -> dict[int, Row]:
         """Lock what is taken: in the order of turns, without what others have locked."""
+        if self._ahead:
+            self._look_everywhere(count)
         self._confirm(self._stale())
         taken: dict[int, Row] = {}
         tried: set[int] = set()
@@ -350,13 +355,17 @@ class Choice:
             most = min(left, 2 * share << 2 * fills) + (_SPARE << 2 * fills)
             waiting = read_waiting(self._read, names, self._where, self._level, most, fits=True)
             self._further |= waiting
-        elif self._everywhere and not fills:
-            values = wanted(self._level, left) | {"p_window": 4 * left + _SPARE}
-            rows = self._read(parked_anywhere, (self._where,), values)
-            self._know({row[1] for row in rows})
-            for row in rows:
-                self._further.setdefault(row[1], []).append(row[0])
+        elif self._everywhere and not (self._ahead or fills):
+            self._look_everywhere(left)
         return sum(map(len, self._further.values())) > before
+
+    def _look_everywhere(self, count: int) -> None:
+        """Find the oldest parked messages that this consumer may have, of any group."""
+        values = wanted(self._level, count) | {"p_window": 4 * count + _SPARE}
+        rows = self._read(parked_anywhere, (self._where,), values)
+        self._know({row[1] for row in rows})
+        for row in rows:
+            self._further.setdefault(row[1], []).append(row[0])
 
 
 def _alike(chosen: Sequence[Ranked]) -> list[Ranked]:
@@ -430,6 +439,7 @@ class _Claim:
             most=request.most,
             needs_rows=needs_rows,
             everywhere=request.everywhere,
+            ahead=request.ahead,
         )
         if choice.lacking:
             # The caller creates them, apart.

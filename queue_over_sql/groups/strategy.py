@@ -83,6 +83,8 @@ class GroupRequest(NamedTuple):
         patient: in fair shares, take nothing while the messages of few groups may hide others, so
             that the caller can park these.
         everywhere: in fair shares, look for parked messages of any group if there is too little.
+        ahead: and first of all, so that no group starves of which this consumer may not have the
+            message in the claim index.
         heads: whether each message of the window, which are then as many as are wanted, is probably
             the first one of its group.
         broad: whether to lock the rows of all groups of the window at once, because the first ones
@@ -96,6 +98,7 @@ class GroupRequest(NamedTuple):
     most: int | None = None
     patient: bool = False
     everywhere: bool = False
+    ahead: bool = False
     heads: bool = False
     broad: bool = False
 

@@ -192,6 +192,7 @@ class Picking:
             most=None if self._most == math.inf else int(self._most),
             needs_rows=self._needs_rows,
             everywhere=self._where is not None,
+            ahead=False,
         )
 
     def _read_by_groups(

@@ -224,6 +224,19 @@ def test_a_condition_finds_what_its_group_has_parked(jobs: Queue) -> None:
     assert ids[-3:] == [message.id for message in jobs.consume(5, where=wanted)]
 
 
+def test_no_group_starves_whose_turn_a_condition_leaves_out(jobs: Queue) -> None:
+    """Other groups always have enough that matches it. Claims look for the oldest now and then."""
+    ids = publish(jobs, ["a"] * 60 + ["b"] * 200)
+    jobs.ack(jobs.consume(2))
+    wanted = jobs.table.c.id >= ids[30]
+    came = []
+    for _ in range(10):
+        [message] = jobs.consume(1, where=wanted)
+        came.append(message.group)
+        message.ack()
+    assert {"a", "b"} == {*came}
+
+
 def test_levels_stay_apart(service: QueueService) -> None:
     """A group takes turns on each level, and the more urgent one comes first."""
     queue = service.create_queue("jobs", group_fair=True, priorities=2)
