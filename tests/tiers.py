@@ -6,7 +6,8 @@ fast
 default
     fast, and what the other databases decide, short kills, the dashboard in a browser,
     Spark's core. CI runs this one. MySQL and MariaDB share a dialect, so what both decide is shown
-    by one of them; what H2 decides, too, by one of the three (``IN_TURN``).
+    by one of them; what H2 decides, too, by one of the three (``IN_TURN``). On an event loop,
+    PostgreSQL and MariaDB take turns. H2's plans are read later, because they take minutes.
 full
     everything. What is marked ``timing`` runs by itself there.
 
@@ -29,6 +30,10 @@ IN_TURN = (("mysql", "mariadb", "mysql", "mariadb", "h2"), ("mysql", "mariadb"))
 Those of the first line that a test runs on. H2 has fewer turns, because its cases take three times
 as long.
 """
+ON_LOOP_IN_TURN = ("postgresql", "mariadb")
+"""The engines that take turns on an event loop."""
+PLANS = ("tests/dialects/plans/", "tests/dialects/test_round_trips")
+"""Which indexes and how many statements each act needs."""
 WHERE_IN_TURN = ("tests/contract/", "tests/chaos/", "tests/sql_api/", "tests/web/")
 """Where they do so."""
 
@@ -90,12 +95,13 @@ def _driver_decides(item: pytest.Item, engine: str) -> bool:
 def _another_shows_it(item: pytest.Item, engine: str) -> bool:
     """Whether another engine has its turn, and runs this test in the earlier tiers."""
     callspec = getattr(item, "callspec", None)
+    if engine == "h2" and item.nodeid.startswith(PLANS):
+        return "test_sql_files" not in item.nodeid
     if callspec is None or not item.nodeid.startswith(WHERE_IN_TURN):
         return False
-    if callspec.params.get("face") == "asyncio":
-        return False
+    in_turn = (ON_LOOP_IN_TURN,) if callspec.params.get("face") == "asyncio" else IN_TURN
     markers = list(filter(None, map(item.get_closest_marker, ("default_on", "engines"))))
-    for engines in IN_TURN:
+    for engines in in_turn:
         if all({*engines} <= {*each.args} for each in markers):
             test, _, _ = item.nodeid.partition("[")
             turn = engines[zlib.crc32(test.encode()) % len(engines)]
