@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import json
 import math
 import os
 import re
@@ -39,6 +41,17 @@ if TYPE_CHECKING:
     from queue_over_sql.inside.workers import LeaseKeeper
 
 PREFIX = "QUEUE_OVER_SQL_"
+FACTS = {
+    "MESSAGE_ID": "id",
+    **{name.upper(): name for name in ("queue", "attempt", "max_attempts", "priority")},
+    **{name.upper(): name for name in ("key", "kind", "group", "headers")},
+}
+"""The attribute of the message that each variable shows."""
+OF_HEADER = "HEADER_"
+LARGEST_VARIABLE = 131_072
+"""Linux starts no command with a larger variable, its name, ``=`` and final NUL included."""
+CANNOT_START = 126
+"""The exit code that a shell gives a command that cannot be started."""
 TAIL_BYTES = 4096
 POLL_SECONDS = 0.1
 DRAIN_SECONDS = 1.0
@@ -59,37 +72,53 @@ class Finished:
     def error(self) -> str:
         """The reason for the nack: the exit code or signal, and the end of standard error."""
         if self.exit_code < 0:
-            how = f"killed by {signal.Signals(-self.exit_code).name}"
+            how = f"killed by {_signal_name(-self.exit_code)}"
         else:
             how = f"exit code {self.exit_code}"
         return f"{how}: {self.error_tail}" if self.error_tail else how
 
 
-def message_environment(message: Message) -> dict[str, str]:
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        # Python names only the first and the last of the real-time signals.
+        return f"signal {number}"
+
+
+def message_environment(message: Message) -> dict[str, bytes]:
     """The environment variables that describe `message` to a command; see `consume --help`."""
     facts: Mapping[str, object] = {
-        "QUEUE": message.queue,
-        "MESSAGE_ID": message.id,
-        "ATTEMPT": message.attempt,
-        "MAX_ATTEMPTS": message.max_attempts,
-        "PRIORITY": message.priority,
-        "KEY": message.key,
-        "KIND": message.kind,
-        "GROUP": message.group,
-        "HEADERS": to_json(message.headers),
-        **{f"HEADER_{_variable(name)}": value for name, value in message.headers.items()},
+        **{name: getattr(message, attribute) for name, attribute in FACTS.items()},
+        **{f"{OF_HEADER}{_variable(name)}": value for name, value in message.headers.items()},
     }
-    return {PREFIX + name: _as_text(value) for name, value in facts.items() if value is not None}
+    return {PREFIX + name: _encoded(value) for name, value in facts.items() if value is not None}
 
 
 def _variable(name: str) -> str:
     return re.sub(r"\W", "_", name, flags=re.ASCII).upper()
 
 
-def _as_text(value: object) -> str:
-    # An environment variable ends at a NUL, which a header may contain.
-    text = value if isinstance(value, str) else to_json(value)
-    return text.replace("\0", "\\0")
+def _encoded(value: object) -> bytes:
+    """Encode a value for the environment, whatever characters it has and the locale lacks."""
+    codec = sys.getfilesystemencoding()
+    if isinstance(value, str):
+        # An environment variable ends at a NUL, which a header may contain.
+        return value.replace("\0", "\\0").encode(codec, "backslashreplace")
+    try:
+        return to_json(value).encode(codec)
+    except UnicodeEncodeError:
+        return json.dumps(value).encode()
+
+
+def _inherited() -> dict[str, str]:
+    """Our own environment, without the facts of a message of an outer `consume --exec`."""
+    outer = {PREFIX + name for name in FACTS}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in outer and not name.startswith(PREFIX + OF_HEADER)
+    }
 
 
 def run_command(
@@ -99,32 +128,46 @@ def run_command(
     stop: Stop,
     *,
     own_output: bool,
-    on_stop: Callable[[], None],
+    note: Callable[[str], None],
 ) -> Finished:
     """Run `command` in a shell, with the payload as its standard input, and wait until it ends.
 
-    It runs in its own session, so that Ctrl-C in the terminal does not reach it. `on_stop` is
-    called if `stop` is requested meanwhile. Without `own_output` its standard output goes to our
-    standard error.
+    It runs in its own session, so that Ctrl-C in the terminal does not reach it. `note` tells the
+    user what happens meanwhile. Without `own_output` its standard output goes to our standard
+    error. If the system starts no command with the facts of this message, the result is a failure.
 
     Raises:
         CommandStoppedError: an immediate stop was requested, and the command was terminated.
     """
-    with tempfile.TemporaryFile() as payload:
-        payload.write(payload_bytes(message, payload_type))
-        payload.seek(0)
-        process = subprocess.Popen(  # noqa: S602 - the operator's own command line
-            command,
-            shell=True,
-            stdin=payload,
-            stdout=None if own_output else sys.stderr,
-            stderr=subprocess.PIPE,
-            env={**os.environ, **message_environment(message)},
-            start_new_session=True,
-        )
+    try:
+        facts = message_environment(message)
+        for name in [name for name in facts if _is_too_large(name, facts[name])]:
+            del facts[name]
+            note(f"Message {message.id}: {name} is too large for an environment variable.")
+        variables: dict[str, str | bytes] = {**_inherited(), **facts}
+        with tempfile.TemporaryFile() as payload:
+            payload.write(payload_bytes(message, payload_type))
+            payload.seek(0)
+            process = subprocess.Popen(  # noqa: S602 - the operator's own command line
+                command,
+                shell=True,
+                stdin=payload,
+                stdout=None if own_output else sys.stderr,
+                stderr=subprocess.PIPE,
+                env=variables,
+                start_new_session=True,
+            )
+    except (OSError, UnicodeError, RecursionError) as error:
+        if isinstance(error, OSError) and error.errno != errno.E2BIG:
+            raise
+        return Finished(CANNOT_START, f"the command cannot be started: {error}")
     tail = _ErrorTail(process.stderr)
-    _wait(process, stop, on_stop)
+    _wait(process, stop, lambda: note("Draining; send the signal again to stop immediately."))
     return Finished(process.returncode, tail.text())
+
+
+def _is_too_large(name: str, value: bytes) -> bool:
+    return len(name) + len(value) + len("=\0") > LARGEST_VARIABLE
 
 
 def _wait(process: subprocess.Popen[bytes], stop: Stop, on_stop: Callable[[], None]) -> None:
@@ -221,7 +264,7 @@ def running(output: Output, queue: Queue, command: str, stop: Stop) -> Handler:
             payload_type,
             stop,
             own_output=not output.machine,
-            on_stop=lambda: output.note("Draining; send the signal again to stop immediately."),
+            note=output.note,
         )
         failure = finished.error if finished.exit_code else None
         result: dict[str, Any] = {"exit_code": finished.exit_code, "error": failure}

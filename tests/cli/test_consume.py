@@ -10,10 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Engine
 
 from queue_over_sql import QueueService
+from queue_over_sql.cli.consume import message_environment
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.cli.command_line import command, environment, on_terminal, run, started, succeed
+from tests.contract.queue_state import set_columns
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.default_on("sqlite", "postgresql")
@@ -144,6 +147,70 @@ def test_exec_environment_and_standard_input(jobs: str) -> None:
     payload, *facts = out.splitlines()
     assert {"é": [1, None]} == json.loads(payload)
     assert ["jobs", "1", "1", "5", "k", '{"trace-id":"t 1"}', "t 1"] == facts
+
+
+def test_exec_goes_on_after_a_signal_without_a_name(jobs: str) -> None:
+    """A real-time signal that Python does not name is a failed attempt as any other."""
+    succeed("publish", "jobs", url=jobs, stdin="1\n2\n")
+    number = signal.SIGRTMIN + 1
+    script = f'test "$QUEUE_OVER_SQL_MESSAGE_ID" = 2 || kill -{number} $$'
+    ended = run("consume", "jobs", "--count", "2", "--exec", script, url=jobs)
+    [left] = succeed("peek", "jobs", "--json", url=jobs).records
+    assert 5 == ended.exit_code
+    assert (1, f"killed by signal {number}") == (left["attempt"], left["last_error"])
+
+
+@pytest.mark.engines("sqlite")
+def test_exec_goes_on_whatever_headers_there_are(
+    database: TestDatabase, make_service: MakeService, engine: Engine
+) -> None:
+    """What no variable can hold is left out or escaped; what stops the start is a failed attempt.
+
+    Linux takes no variable of more than 128 KiB, and not more than some MiB in all.
+    """
+    queue = make_service().create_queue("jobs")
+    queue.publish(1, headers={"note": "\x85" * 32_000, "tenant": "a"})
+    other, many, _ = (queue.publish(number, headers={"h": 1}).id for number in (2, 3, 4))
+    set_columns(engine, queue, other, headers=r'{"tenant": "caf\ud83d\u0000"}')
+    large = {f"h{place}": "e" * 100_000 for place in range(70)}
+    set_columns(engine, queue, many, headers=json.dumps(large))
+    script = 'printf "%s\\n" "${#QUEUE_OVER_SQL_HEADERS} $QUEUE_OVER_SQL_HEADER_TENANT"'
+    ended = run("consume", "jobs", "--count", "4", "--exec", script, url=database.url)
+    [left] = queue.messages().list()
+    assert (5, ["0 a", r"28 caf\ud83d\0", "7 "]) == (ended.exit_code, ended.out.splitlines())
+    assert "Message 1: QUEUE_OVER_SQL_HEADERS is too large for an environment variable" in ended.err
+    assert (many, 1) == (left.id, left.attempt)
+    assert "the command cannot be started: [Errno 7]" in str(left.last_error)
+
+
+def test_exec_inherits_settings_and_no_facts(jobs: str) -> None:
+    """A command within another one's command gets the facts of its own message only."""
+    succeed("publish", "jobs", "1", url=jobs)
+    names = ("KEY", "GROUP", "HEADERS", "HEADER_TENANT", "ATTEMPT", "TABLE_PREFIX", "URL")
+    shown = " ".join(f"$QUEUE_OVER_SQL_{name}" for name in names)
+    ended = run(
+        *("consume", "jobs", "--exec", f'echo "{shown}"'),
+        url=jobs,
+        QUEUE_OVER_SQL_KEY="outer",
+        QUEUE_OVER_SQL_GROUP="outer",
+        QUEUE_OVER_SQL_HEADER_TENANT="outer",
+        QUEUE_OVER_SQL_TABLE_PREFIX="queue_",
+    )
+    assert f"  {{}}  1 queue_ {jobs}\n" == ended.out
+
+
+@pytest.mark.engines("sqlite")
+def test_exec_escapes_what_the_locale_lacks(
+    make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A locale of one byte a character gets escapes; the headers stay JSON."""
+    queue = make_service().create_queue("jobs")
+    queue.publish(1, key="é€", headers={"smile": "é\U0001f600"})
+    monkeypatch.setattr("sys.getfilesystemencoding", lambda: "iso8859-1")
+    facts = message_environment(queue.consume()[0])
+    assert b"\xe9\\u20ac" == facts["QUEUE_OVER_SQL_KEY"]
+    assert b"\xe9\\U0001f600" == facts["QUEUE_OVER_SQL_HEADER_SMILE"]
+    assert rb'{"smile": "\u00e9\ud83d\ude00"}' == facts["QUEUE_OVER_SQL_HEADERS"]
 
 
 def test_exec_with_json_reports_each_message(jobs: str) -> None:
