@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select
@@ -13,6 +12,7 @@ from queue_over_sql.attempts import carry_over
 from queue_over_sql.errors import DuplicateKey, PayloadInvalid
 from queue_over_sql.groups.blocking import by_group, unblock
 from queue_over_sql.message import Unreadable
+from queue_over_sql.payloads.codec import UnreadableHeaders, decode_headers, encode_read_headers
 from queue_over_sql.publishing import deduplication as keys
 from queue_over_sql.publishing.new_messages import CONTENT, NewMessage
 from queue_over_sql.publishing.operations import publish_many
@@ -113,12 +113,15 @@ def _with_payload(
 def _check_readable(row: MessageRow) -> None:
     for name, value in row.columns.items():
         if isinstance(value, Unreadable):
-            msg = (
-                f"Message {row.id} cannot be requeued, because its column {name!r} cannot be "
-                f"read: {value.error!r}. This transaction changed nothing. Exclude the message, "
-                "or correct the value in the archive."
-            )
-            raise PayloadInvalid(msg) from value.error
+            why = f"its column {name!r} cannot be read: {value.error!r}"
+            raise _unreadable(row, why) from value.error
+
+
+def _unreadable(row: MessageRow, why: str) -> PayloadInvalid:
+    return PayloadInvalid(
+        f"Message {row.id} cannot be requeued, because {why}. This transaction changed nothing. "
+        "Exclude the message, or correct the value in the archive."
+    )
 
 
 def _begin_anew(
@@ -126,7 +129,7 @@ def _begin_anew(
 ) -> int:
     groups: dict[tuple[int, str | None], list[int]] = {}
     for row in rows:
-        headers = _headers_with(row.headers, row.last_error)
+        headers = _headers_with(row)
         level = min(row.priority, priorities - 1)
         groups.setdefault((level, headers), []).append(row.id)
     for (level, headers), ids in groups.items():
@@ -139,19 +142,22 @@ def _begin_anew(
 def _again(row: MessageRow, priorities: int) -> NewMessage:
     content = {
         **{name: getattr(row, name) for name in CONTENT},
-        "headers": _headers_with(row.headers, row.last_error, row.id),
+        "headers": _headers_with(row, requeued_from=row.id),
         "priority": min(row.priority, priorities - 1),
         **row.columns,
     }
     return NewMessage(key=row.message_key, content=content, delay=0, at=None)
 
 
-def _headers_with(headers: str | None, error: str | None, id_: int | None = None) -> str | None:
-    present: dict[str, Any] = {} if headers is None else json.loads(headers)
-    for name in (UNFIT_SINCE, RESULT):
-        present.pop(name, None)
-    if id_ is not None:
-        present[REQUEUED_FROM] = id_
-    if error is not None:
-        present[PREVIOUS_ERROR] = error
-    return json.dumps(present, ensure_ascii=False, separators=(",", ":")) if present else None
+def _headers_with(row: MessageRow, requeued_from: int | None = None) -> str | None:
+    try:
+        present = decode_headers(row.headers)
+        for name in (UNFIT_SINCE, RESULT):
+            present.pop(name, None)
+        if requeued_from is not None:
+            present[REQUEUED_FROM] = requeued_from
+        if row.last_error is not None:
+            present[PREVIOUS_ERROR] = row.last_error
+        return encode_read_headers(present)
+    except UnreadableHeaders as error:
+        raise _unreadable(row, str(error)) from error

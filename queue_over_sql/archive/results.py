@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from queue_over_sql.archive.statements import ending_of, is_live
 from queue_over_sql.errors import DatabaseUnavailable, NoResult, ResultTimeout, visible
-from queue_over_sql.payloads.codec import decode_headers
+from queue_over_sql.payloads.codec import UnreadableHeaders, decode_headers
 from queue_over_sql.statements.operations import rows_by_ids
 from queue_over_sql.values.backoff import OutageLog, poll_pauses
 from queue_over_sql.values.durations import duration_text, to_timedelta
@@ -94,7 +94,11 @@ class Results:
                 f"letter ({outcome}: {said}). To have it handled again, requeue it."
             )
             raise NoResult(msg, name, message_id, outcome, reason)
-        return decode_headers(headers).get(RESULT)
+        try:
+            return decode_headers(headers).get(RESULT)
+        except UnreadableHeaders as error:
+            msg = f"The result of message {message_id} of queue {name!r} is lost: {error}."
+            raise NoResult(msg, name, message_id, outcome) from error
 
     def _time_out(self, message_id: int, seconds: float) -> NoReturn:
         name = self._context.name

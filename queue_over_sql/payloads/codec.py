@@ -7,6 +7,7 @@ compared before it is stored.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -28,6 +29,9 @@ NOT_QUICK: Final = (
     OverflowError,
     RecursionError,
 )
+# PostgreSQL and MariaDB take infinity as a number that is too large, and not by its name.
+_TEXT_OR_INFINITY: Final = re.compile(r'"(?:[^"\\]|\\.)*"|Infinity')
+_AS_NUMBER: Final = {"Infinity": "1e999"}
 _PYTHON_TYPES = {"text": "a str", "bytes": "bytes"}
 
 
@@ -119,22 +123,56 @@ def encode_result(result: Any) -> str:
     return encoded
 
 
-def headers_with_result(headers: str | None, result: str) -> str:
+def headers_with_result(headers: str | None, result: str) -> str | None:
     """Stored headers with the encoded result of their message."""
+    kept = {RESULT: decode_json(result)}
     try:
-        present = decode_headers(headers)
-    except ValueError:
-        # Another client stored something else, which nobody can read.
-        present = {}
-    return encode_json(present | {RESULT: decode_json(result)}, "headers")
+        return encode_read_headers(decode_headers(headers) | kept)
+    except UnreadableHeaders:
+        return encode_read_headers(kept)
+
+
+def encode_read_headers(headers: Mapping[str, Any]) -> str | None:
+    """Encode headers that ``decode_headers`` read, whatever another client stored there.
+
+    Lone surrogates, NaN and infinity are written as they came: in ASCII, and so that a database
+    which had them accepts them. No headers become NULL.
+
+    Raises:
+        UnreadableHeaders: they are nested too deeply.
+    """
+    if not headers:
+        return None
+    try:
+        return encode_json(headers, "headers")
+    except PayloadInvalid:
+        pass
+    try:
+        text = json.dumps(headers, separators=(",", ":"))
+    except RecursionError as error:
+        raise UnreadableHeaders(error) from error
+    return _TEXT_OR_INFINITY.sub(lambda found: _AS_NUMBER.get(found[0], found[0]), text)
+
+
+class UnreadableHeaders(ValueError):
+    """Another client stored headers that nobody can read."""
+
+    def __init__(self, why: object) -> None:
+        super().__init__(f"its headers cannot be read as a JSON object: {why}")
 
 
 def decode_headers(stored: str | None) -> dict[str, Any]:
-    """Decode stored headers; ValueError if another client stored something else."""
-    headers = {} if stored is None else decode_json(stored)
+    """Decode stored headers.
+
+    Raises:
+        UnreadableHeaders: another client stored something else.
+    """
+    try:
+        headers = {} if stored is None else decode_json(stored)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UnreadableHeaders(error) from error
     if not isinstance(headers, dict):
-        msg = "the headers are not a JSON object"
-        raise ValueError(msg)  # noqa: TRY004 - as for any other content that cannot be read
+        raise UnreadableHeaders(f"they have type {type(headers).__name__}")
     return headers
 
 

@@ -42,7 +42,9 @@ _SHORTEST: Final = 1_000_000
 
 
 def deferral(message: Message, reason: str, now: int, timeout: timedelta) -> Aside | None:
-    """How to defer a message that does not fit its kind; None if it was deferred for too long.
+    """How to defer a message that does not fit its kind; None if that cannot go on.
+
+    Then it was deferred for too long, or its headers are nested too deeply to be written again.
 
     ``message`` has its payload without its kind; ``now`` is the database's clock in microseconds.
     """
@@ -52,7 +54,11 @@ def deferral(message: Message, reason: str, now: int, timeout: timedelta) -> Asi
     if left <= 0:
         return None
     growing = min(LONGEST_DEFERRAL_US, max(_SHORTEST, (now - since) // 2))
-    headers = payloads.encode_json(message.headers | {UNFIT_SINCE: since / 1_000_000}, "headers")
+    noted = message.headers | {UNFIT_SINCE: since / 1_000_000}
+    try:
+        headers = payloads.encode_read_headers(noted)
+    except payloads.UnreadableHeaders:
+        return None
     return Aside(min(growing, left), headers, reason)
 
 
@@ -326,7 +332,7 @@ def undecodable(error: Exception) -> str:
     """The error text for a message whose payload this queue cannot read."""
     if isinstance(error, UnfitPayload):
         return str(error)
-    if isinstance(error, _UnreadableColumn):
+    if isinstance(error, _UnreadableColumn | payloads.UnreadableHeaders):
         return f"the message cannot be read: {error}"
     kind = "JSON" if isinstance(error, json.JSONDecodeError) else "what the queue holds"
     return f"the payload is not {kind}: {error}"

@@ -24,7 +24,7 @@ from sqlalchemy import (
 
 from queue_over_sql.groups import blocking, exits
 from queue_over_sql.groups.statements import by_group
-from queue_over_sql.payloads.codec import decode_headers, encode_json
+from queue_over_sql.payloads.codec import UnreadableHeaders, decode_headers, encode_read_headers
 from queue_over_sql.queues import registry
 from queue_over_sql.queues.purge import delete_by_id, remove_ids
 from queue_over_sql.sql.compiled import CompiledStatement
@@ -341,12 +341,11 @@ def edit_content(
 def _fitting(tables: QueueTables, stored: str | None) -> dict[str, Any]:
     try:
         headers = decode_headers(stored)
-    except ValueError:
-        # Another client stored something else, which nobody can read.
+        if headers.pop(UNFIT_SINCE, None) is None:
+            return {}
+        encoded = encode_read_headers(headers)
+    except UnreadableHeaders:
         return {}
-    if headers.pop(UNFIT_SINCE, None) is None:
-        return {}
-    encoded = encode_json(headers, "headers") if headers else None
     columns, now = tables.live.c, tables.expressions.now()
     # A later time is an operator's, and a held message stays held.
     last = columns.last_attempt_at + LONGEST_DEFERRAL_US

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +16,7 @@ from queue_over_sql.errors import (
     ServiceClosed,
     visible,
 )
-from queue_over_sql.payloads.codec import decode_headers
+from queue_over_sql.payloads.codec import UnreadableHeaders, decode_headers, encode_read_headers
 from queue_over_sql.publishing.new_messages import CONTENT, NewMessage
 from queue_over_sql.publishing.operations import publish_many
 from queue_over_sql.sql.errors import ErrorKind
@@ -85,9 +84,8 @@ def feed(
             headers = decode_headers(row.headers)
             if not _is_of_another(headers, context.name):
                 contents[row.id] = _content(row, headers, context.name)
-        except (ValueError, RecursionError) as error:
-            # Another client stored something else.
-            kept.setdefault(f"its headers cannot be read: {error}", []).append(row.id)
+        except UnreadableHeaders as error:
+            kept.setdefault(str(error), []).append(row.id)
     if contents:
         open_it = partial(open_queue, name, connection)
         for id_, why in _publish(open_it, context, connection, contents).items():
@@ -173,5 +171,5 @@ def _content(row: MessageRow, headers: Mapping[str, Any], queue: str) -> dict[st
         "key": row.message_key,
     }
     kept = {name: headers[name] for name in headers if name not in {RESULT, UNFIT_SINCE}}
-    written = json.dumps({**kept, DEAD_LETTER: said}, ensure_ascii=False, separators=(",", ":"))
+    written = encode_read_headers({**kept, DEAD_LETTER: said})
     return {**CONTENT, "kind": row.kind, "payload": row.payload, "headers": written}

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine, event, or_, text
 from sqlalchemy.orm import Session
 
-from queue_over_sql import AdoptedQueue, FixedDelay
+from queue_over_sql import AdoptedQueue, FixedDelay, PayloadInvalid
 from tests.contract.existing_tables.users_tables import (
     LONG_AGO,
     Invoice,
@@ -18,7 +18,7 @@ from tests.contract.existing_tables.users_tables import (
     state,
     statuses,
 )
-from tests.contract.queue_state import archived, ids
+from tests.contract.queue_state import archived, ids, set_columns
 from tests.refusals import refused
 
 if TYPE_CHECKING:
@@ -146,6 +146,19 @@ def test_a_finished_row_is_sent_again(billing: AdoptedQueue, engine: Engine) -> 
     assert own_row(failed) == own_row(again[failed.id])
     billing.ack(list(again.values()))
     assert 6 == billing.stats().done
+
+
+@pytest.mark.engines("sqlite")
+def test_the_error_names_whose_headers_cannot_be_read(
+    billing: AdoptedQueue, engine: Engine
+) -> None:
+    """Another client stored something else; no row is requeued."""
+    bad, _ = (message.id for message in billing.consume(2))
+    assert all(billing.cancel(number) for number in (1, 2))
+    set_columns(engine, billing, bad, headers="[1]")
+    with pytest.raises(PayloadInvalid, match=f"Message {bad} cannot be .* its headers"):
+        billing.archive.messages().requeue()
+    assert 2 == len(archived(billing))
 
 
 @pytest.mark.default_on("sqlite", "postgresql")

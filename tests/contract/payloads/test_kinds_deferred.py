@@ -385,6 +385,28 @@ def test_headers_that_another_client_wrote_stop_nobody(
         assert number == older.stats().claimed
 
 
+@pytest.mark.default_on("sqlite", "postgresql")
+def test_headers_of_another_client_are_kept(older: Queue, newer: Queue, engine: Engine) -> None:
+    """It is deferred as any other, and does not hide what follows; its headers come as they were.
+
+    An edit of the payload leaves them, too, even if nobody can read them.
+    """
+    stored = (r'{"t":"caf\ud83d"}', '{"t":1e999}')
+    for headers in stored:
+        published = newer.publish(NEW, kind="Order")
+        set_columns(engine, newer, published.id, headers=headers)
+        older.publish(Order(id=1))
+        with engine.begin() as connection:
+            assert [Order(id=1)] == payloads(older.take(9, connection=connection))
+    aside = older.messages().list()
+    assert ["caf\ud83d", float("inf")] == [each.headers["t"] for each in aside]
+    assert [1, 1] == [older.edit(each.id, payload={"id": 2}) for each in aside]
+    assert [{"t": "caf\ud83d"}, {"t": float("inf")}] == [m.headers for m in older.consume(2)]
+    last = older.publish(Order(id=1)).id
+    set_columns(engine, older, last, headers='{"t":' + "[" * 5_000 + "]" * 5_000 + "}")
+    assert 1 == older.edit(last, payload={"id": 2})
+
+
 @pytest.mark.engines("sqlite")
 def test_one_that_does_not_fit_is_not_taken_for_an_empty_queue(
     older: Queue, newer: Queue, engine: Engine

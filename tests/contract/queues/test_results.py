@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sqlalchemy import update
 from sqlalchemy.exc import OperationalError
 
 from queue_over_sql import (
@@ -62,6 +63,47 @@ def test_a_result_is_kept_with_the_archived_message(kept: Queue, engine: Engine)
     (again,) = consume_exactly(kept, 1)
     assert "ack_result" not in again.headers
     assert {"own": 1} == {name: again.headers[name] for name in ("own",)}
+
+
+OTHERS_HEADERS = {
+    "a surrogate": r'{"t":"caf\ud83d","u":"\u20ac"}',
+    "infinity": '{"t":[1e999,-1e999],"Infinity":"Infinity \\" Infinity"}',
+    "NaN": '{"t":NaN}',
+}
+"""Headers that another client may store, and this library never writes."""
+
+
+def test_headers_of_another_client_stay_as_they_came(kept: Queue, engine: Engine) -> None:
+    """Beside a result, and in the message that is requeued; no lease passes in vain."""
+    for name, stored in OTHERS_HEADERS.items():
+        if name == "NaN" and engine.dialect.name == "postgresql":
+            # Its type for JSON takes none.
+            continue
+        message_id = kept.publish(name).id
+        set_columns(engine, kept, message_id, headers=stored)
+        (message,) = consume_exactly(kept, 1)
+        sent = dict(message.headers)
+        message.ack(result="Zoë")
+        assert "Zoë" == kept.result(message_id)
+        chosen = kept.archive.messages(where=kept.archive.table.c.id == message_id)
+        assert repr(sent | {"ack_result": "Zoë"}) == repr(chosen.list()[0].headers)
+        assert 1 == chosen.requeue()
+        (again,) = consume_exactly(kept, 1)
+        assert repr(sent | {"requeued_from": message_id}) == repr(again.headers)
+        again.ack()
+
+
+@pytest.mark.engines("sqlite")
+def test_a_result_that_cannot_be_read_is_lost(kept: Queue, engine: Engine) -> None:
+    """Another client has written over the headers of a finished message."""
+    message_id = kept.publish("x").id
+    kept.consume()[0].ack(result=1)
+    table = kept.archive.table
+    for headers in ("[1]", "junk", '{"a":' + "[" * 100_000 + "]" * 100_000 + "}"):
+        with engine.begin() as connection:
+            connection.execute(update(table).values(headers=headers))
+        with pytest.raises(NoResult, match=f"result of message {message_id} .* is lost"):
+            kept.result(message_id)
 
 
 def test_a_lost_claim_leaves_no_result(kept: Queue, engine: Engine) -> None:

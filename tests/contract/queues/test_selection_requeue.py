@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
-from sqlalchemy import Column, Connection, Integer, String, delete
+from sqlalchemy import Column, Connection, Integer, String, delete, update
 
 from queue_over_sql import DuplicateKey, FixedDelay, PayloadInvalid, Publication
 from queue_over_sql.archive import requeue, selection
@@ -16,6 +16,8 @@ from tests.contract.payloads.kind_types import ORDERS
 from tests.contract.queue_state import archived, close, counts, finished, ids, payloads
 
 if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
     from queue_over_sql import Message, Queue, QueueService
     from queue_over_sql.testing.plugin import MakeService
 
@@ -143,6 +145,25 @@ def test_a_requeued_message_fails_and_is_requeued_again(jobs: Queue) -> None:
         assert 1 == jobs.archive.messages().requeue()
     jobs.ack(jobs.consume())
     assert ["done"] == [message.outcome for message in archived(jobs)]
+
+
+@pytest.mark.default_on("sqlite", "postgresql")
+def test_the_error_names_whose_headers_cannot_be_read(jobs: Queue, engine: Engine) -> None:
+    """Another client stored something else; none is requeued, and the others are without it."""
+    jobs.publish_many([*"abc"])
+    _, bad, _ = finished(jobs, "rejected", 3)
+    is_bad = jobs.archive.table.c.id == bad.id
+    deep = '{"a":' + "[" * 5_000 + "]" * 5_000 + "}"
+    for headers in ("[1]", deep, "junk"):
+        if headers == "junk" and engine.dialect.name == "postgresql":
+            # Its type for JSON takes none.
+            continue
+        with engine.begin() as connection:
+            connection.execute(update(jobs.archive.table).where(is_bad).values(headers=headers))
+        with pytest.raises(PayloadInvalid, match=f"Message {bad.id} cannot be .* its headers"):
+            jobs.archive.messages().requeue()
+        assert (0, 0, 3) == counts(jobs)
+    assert 2 == jobs.archive.messages(where=~is_bad).requeue()
 
 
 def test_only_the_selected_are_requeued(jobs: Queue) -> None:
