@@ -995,7 +995,8 @@ class Queue(Generic[Payload]):
             RequestTimeout: no reply arrived in time; ``withdrawn`` says whether the request was
                 removed before a consumer claimed it.
             ReplyQueueGone: no reply can arrive, because this consumer is considered dead.
-            DuplicateKey, PayloadInvalid, PayloadTooLarge: nothing was published.
+            DuplicateKey, PayloadTooLarge: nothing was published.
+            PayloadInvalid: nothing was published, or the reply cannot be read and stays.
             DatabaseUnavailable: it is unknown whether the request was published or handled.
             TypeError, ValueError: an option has an invalid value, or is not possible for a request.
         """

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Protocol
 from queue_over_sql.errors import (
     DatabaseUnavailable,
     NotPermitted,
+    PayloadInvalid,
+    QueueError,
     QueueNotFound,
 )
 from queue_over_sql.message import Publication, Published
 from queue_over_sql.publishing.operations import publish
-from queue_over_sql.queues.decoding import decoded
+from queue_over_sql.queues.decoding import UNDECODABLE, decoded, undecodable
 from queue_over_sql.request_reply import store as replies
 from queue_over_sql.selection.operations import delete_message
 from queue_over_sql.values.backoff import RateLimit
@@ -70,11 +72,22 @@ class ReplyBox:
 
         It reads the reply before it removes it, so that a broken connection does not lose the
         reply.
+
+        Raises:
+            PayloadInvalid: the reply cannot be read; it stays in the queue.
         """
         context, sql = self.context, self.context.sql
         row = context.run(lambda connection: replies.find_reply(connection, sql, correlation_id))
         if row is None:
             return None
+        try:
+            message = decoded(context, row._replace(attempt_count=1, listed=True), self.settler)
+        except UNDECODABLE as error:
+            msg = (
+                f"Reply {row.id} in queue {context.name!r} cannot be read: {undecodable(error)}. "
+                "The request is handled, and its reply is still there."
+            )
+            raise PayloadInvalid(msg) from error
         try:
             context.run(lambda connection: delete_message(connection, sql, row.id))
         except (DatabaseUnavailable, QueueNotFound) as error:
@@ -83,7 +96,6 @@ class ReplyBox:
                 context.name,
                 error,
             )
-        message = decoded(context, row._replace(attempt_count=1, listed=True), self.settler)
         message.settled = True
         return message
 
@@ -129,9 +141,7 @@ class ReplyQueues:
         if self._shared is not None:
             shared = self._boxes.open(self._shared, None)
             shared.check()
-            if self._cleaning.due():
-                with self._cleaning.running():
-                    shared.remove_unwanted(None)
+            self._clean(shared, None)
             return shared
         try:
             return self._temporary()
@@ -151,8 +161,11 @@ class ReplyQueues:
         own = self._own
         if own is None or own.name != name:
             own = self._own = self._boxes.create(name, consumer_id)
-        elif self._cleaning.due():
-            self._clean(own)
+        else:
+            try:
+                self._clean(own, self.waited_for)
+            except QueueNotFound:
+                self.gone(own.name)
         return own
 
     def find(self, name: str, connection: Connection | None = None) -> ReplyBox:
@@ -169,12 +182,20 @@ class ReplyQueues:
             # once.
             self._consumer.heartbeat()
 
-    def _clean(self, own: ReplyBox) -> None:
+    def _clean(self, box: ReplyBox, wanted: Container[str] | None) -> None:
+        """Remove late replies, if it is time; QueueNotFound if the queue is gone.
+
+        No request waits for this, so any other error is only logged.
+        """
+        if not self._cleaning.due():
+            return
         try:
             with self._cleaning.running():
-                own.remove_unwanted(self.waited_for)
+                box.remove_unwanted(wanted)
         except QueueNotFound:
-            self.gone(own.name)
+            raise
+        except QueueError as error:
+            _log.warning("Late replies in queue %s could not be removed: %s", box.name, error)
 
 
 def _name_for(consumer_id: str) -> str:

@@ -186,8 +186,8 @@ class Request:
         """Wait for the reply.
 
         Raises:
-            RequestTimeout, ReplyQueueGone, DatabaseUnavailable, ServiceClosed: as in
-                ``Queue.request``.
+            RequestTimeout, ReplyQueueGone, PayloadInvalid, DatabaseUnavailable, ServiceClosed: as
+                in ``Queue.request``.
         """
         try:
             reply = self._wait(inbox) or self._give_up(inbox)

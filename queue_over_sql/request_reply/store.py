@@ -110,7 +110,14 @@ def remove_unwanted(
 
 def _is_reply(key: str | None, headers: Any) -> bool:
     # The queue may wrongly be used as a reply queue, so do not remove other messages.
-    return key is not None and payloads.decode_headers(headers).get(CORRELATION_ID) == key
+    return key is not None and _correlation_id(headers) == key
+
+
+def _correlation_id(headers: Any) -> Any:
+    try:
+        return payloads.decode_headers(headers).get(CORRELATION_ID)
+    except payloads.UnreadableHeaders:
+        return None
 
 
 @operation(atomic=True)
@@ -120,7 +127,7 @@ def withdraw(
     """Remove a request, unless a consumer has claimed it or it was replaced."""
     sql.subject.dialect.sessions.lock_for_writing(connection, sql)
     row: Any = sql.get(unbegun).run(connection, {"p_id_0": message_id}).first()
-    if row is None or payloads.decode_headers(row[0]).get(CORRELATION_ID) != correlation_id:
+    if row is None or _correlation_id(row[0]) != correlation_id:
         return False
     return delete_message(connection, sql, message_id)
 

@@ -10,9 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sqlalchemy import update
 
 from queue_over_sql import (
+    DatabaseRefused,
     DuplicateKey,
+    PayloadInvalid,
     PayloadTooLarge,
     QueueNotFound,
     ReplyQueueGone,
@@ -20,7 +23,8 @@ from queue_over_sql import (
     ServiceClosed,
 )
 from queue_over_sql.request_reply import request as replies
-from tests.contract.queue_state import counts, payloads
+from queue_over_sql.request_reply import store
+from tests.contract.queue_state import counts, ids, payloads, set_columns
 from tests.contract.request_reply.asking_and_answering import (
     LONGEST_WAIT,
     answering,
@@ -33,7 +37,9 @@ from tests.waiting import consume_exactly, wait_until
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from queue_over_sql import Message, Queue, QueueService
+    from sqlalchemy import Engine
+
+    from queue_over_sql import Message, Published, Queue, QueueService
     from queue_over_sql.testing.plugin import MakeService
 
 
@@ -216,6 +222,53 @@ def test_a_late_reply_is_cleaned_up_by_later_requests(
 
     with answering(queue, double):
         wait_until(asked_again, timeout=LONGEST_WAIT)
+
+
+@pytest.mark.default_on("sqlite", "postgresql")
+@pytest.mark.threads("Python decides")
+def test_a_reply_that_cannot_be_read_stays(
+    make_service: MakeService, queue: Queue, engine: Engine
+) -> None:
+    """Another client wrote over its headers: the error names it, and it is not removed."""
+    answers = make_service().create_queue("answers")
+    asked = make_service(reply_queue="answers").queue("jobs")
+
+    def answer(message: Message) -> Published:
+        with engine.begin() as connection:
+            reply = message.reply("yes", connection=connection)
+            change = update(answers.table).where(answers.table.c.id == reply.id)
+            connection.execute(change.values(headers="[1]"))
+        return reply
+
+    with answering(queue, answer), pytest.raises(PayloadInvalid, match=r"Reply 1 .*its headers"):
+        asked.request(1, timeout=LONGEST_WAIT)
+    assert 1 == answers.messages().count()
+
+
+@pytest.mark.default_on("sqlite", "postgresql")
+def test_no_request_fails_because_of_old_replies(
+    make_service: MakeService,
+    queue: Queue,
+    engine: Engine,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What cannot be read is no reply, and stays; a failed removal is only logged."""
+    answers = make_service().create_queue("answers")
+    old = answers.publish("old", key="k").id
+    set_columns(engine, answers, old, headers="[1]", published_at=1)
+    with answering(queue, double):
+        asked = make_service(reply_queue="answers").queue("jobs")
+        assert 2 == asked.request(1, timeout=LONGEST_WAIT).payload
+        assert [old] == ids(answers.messages().list())
+
+        def fail(*_: object) -> int:
+            raise DatabaseRefused("no")
+
+        monkeypatch.setattr(store, "remove_unwanted", fail)
+        asked = make_service(reply_queue="answers").queue("jobs")
+        assert 2 == asked.request(1, timeout=LONGEST_WAIT).payload
+    assert "Late replies in queue answers could not be removed: no" in caplog.text
 
 
 def test_the_queue_of_replies_ends_with_its_service(
