@@ -34,7 +34,7 @@ from queue_over_sql.cli.options import (
 from queue_over_sql.cli.output import Output
 from queue_over_sql.cli.session import Commands, CommandSession
 from queue_over_sql.cli.signals import ExitCode
-from queue_over_sql.cli.values import format_instant, parse_duration, parse_instant
+from queue_over_sql.cli.values import format_instant, parse_duration, parse_id, parse_instant
 from queue_over_sql.management.operation import EditOption, OperatorVerb
 from queue_over_sql.values.durations import exact_duration
 from queue_over_sql.values.humanize import counted
@@ -282,7 +282,7 @@ def cancel(
     session: CommandSession,
     *,
     queue: QueueName,
-    ids: Annotated[list[int], argument("ID...", "Ids of the messages.")],
+    ids: Annotated[list[int], argument("ID...", "Ids of the messages.", parser=parse_id)],
     reason: Annotated[
         str | None,
         typer.Option("--reason", metavar="TEXT", help="The reason, stored in last_error."),
@@ -297,10 +297,13 @@ def cancel(
 
     Example: queue-over-sql cancel orders 17 18 --reason "wrong customer"
     """
-    wanted = list(dict.fromkeys(ids))
+    wanted, done = list(dict.fromkeys(ids)), list[int]()
     with session.queue(queue) as source:
         confirm(f"Cancel {_what(len(wanted), queue)}?", yes=yes)
-        done = [each for each in wanted if source.cancel(each, reason)]
+        with progress_bar(session.output, "Cancelling", lambda: len(wanted)) as progress:
+            for each in wanted:
+                done += [each] if source.cancel(each, reason) else []
+                progress(len(done))
     missing = [each for each in wanted if each not in done]
     gone = f" Not found: {', '.join(map(str, missing))}." if missing else ""
     session.output.record(

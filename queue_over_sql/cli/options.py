@@ -16,7 +16,13 @@ import typer
 from queue_over_sql import DatabaseRefused, PayloadInvalid
 from queue_over_sql.cli.session import CommandSession, queue_names
 from queue_over_sql.cli.signals import ExitCode
-from queue_over_sql.cli.values import parse_duration, parse_instant, parse_pairs, parse_paths
+from queue_over_sql.cli.values import (
+    parse_duration,
+    parse_id,
+    parse_instant,
+    parse_pairs,
+    parse_paths,
+)
 from queue_over_sql.values.options import PUBLISH_DEFAULTS, names_of
 
 if TYPE_CHECKING:
@@ -269,7 +275,10 @@ ANY_STATUS: Final = (
     "Only messages of this status: ready, delayed, claimed or held; with --archive: done, failed, "
     "rejected or expired."
 )
-IdFilter = Annotated[list[int] | None, argument("ID...", "Only the messages with these ids.")]
+IdArgument = Annotated[int, argument("ID", "Id of the message, live or archived.", parser=parse_id)]
+IdFilter = Annotated[
+    list[int] | None, argument("ID...", "Only the messages with these ids.", parser=parse_id)
+]
 FILTERS: Final[Mapping[str, SharedOption]] = {
     "key": SharedOption(str, _filter("KEY", "Only messages with this key.")),
     "kind": SharedOption(str, _filter("KIND", "Only messages of this kind.")),

@@ -15,8 +15,8 @@ from queue_over_sql.cli.options import (
     ANY_STATUS,
     MESSAGES_PANEL,
     Filters,
+    IdArgument,
     QueueName,
-    argument,
     number,
     with_filters,
 )
@@ -104,7 +104,7 @@ def show(
     session: CommandSession,
     *,
     queue: QueueName,
-    message_id: Annotated[int, argument("ID", "Id of the message, live or archived.")],
+    message_id: IdArgument,
 ) -> None:
     """Show one message: its fields, its history with each failed attempt, and the last traceback.
 
@@ -153,7 +153,7 @@ def why(
     session: CommandSession,
     *,
     queue: QueueName,
-    message_id: Annotated[int, argument("ID", "Id of the message, live or archived.")],
+    message_id: IdArgument,
 ) -> None:
     """Say why a message does not run, and what to do about it.
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from queue_over_sql import Delays, ExponentialBackoff, FixedDelay, NoRetry, RetryPolicy
+from queue_over_sql.values.checks import check_id
 from queue_over_sql.values.durations import parse_seconds
 from queue_over_sql.values.humanize import format_duration
 from queue_over_sql.values.json_text import InexactJson, json_or_text
@@ -54,6 +55,16 @@ def parse_instant(text: str | datetime) -> datetime:
             f"{text!r} has no time zone: write {example} for UTC, or add your own offset"
         )
     return instant
+
+
+def parse_id(text: str) -> int:
+    """Parse the id of a message, which may be negative in an adopted table."""
+    try:
+        return check_id("an id", int(text))
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is not the id of a message: that is a whole number of at most 64 bits"
+        ) from None
 
 
 def parse_pairs(pairs: Sequence[str], option: str) -> dict[str, Any]:

@@ -404,7 +404,15 @@ def _cancel(
     operation: OperatorVerb, change: Change, *, choice: Choice, reason: str | None = None
 ) -> Result:
     for each in dict.fromkeys(choice.ids):
-        change.count += operation.run(change.service, change.name, message_id=each, reason=reason)
+        try:
+            done = operation.run(change.service, change.name, message_id=each, reason=reason)
+        except QueueError as error:
+            if change.count:
+                error.add_note(
+                    f"Before that, {counted(change.count, 'message')} had been cancelled."
+                )
+            raise
+        change.count += done
     because = "" if reason is None else f"; reason: {reason}"
     return Result(change.count, detail=f"{choice}{because}")
 

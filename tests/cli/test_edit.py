@@ -11,7 +11,7 @@ from queue_over_sql import ClaimLost, Queue
 from queue_over_sql.testing.plugin import MakeService, TestDatabase
 from tests.cli.command_line import on_terminal, run, succeed
 from tests.contract.queue_state import close
-from tests.contract.queues.edits import publish_kinds
+from tests.contract.queues.edits import publish_kinds, refuse_changes_of
 
 pytestmark = pytest.mark.default_on("sqlite", "postgresql")
 
@@ -179,3 +179,18 @@ def test_cancelling(database: TestDatabase, make_service: MakeService) -> None:
     reasons = [message.last_error for message in queue.archive.messages(status="rejected").list()]
     assert ["cancelled by operator: no", "cancelled by operator"] == reasons
     assert 3 == run("cancel", "jobs", "999", "--yes", url=url).exit_code
+
+
+def test_a_cancel_that_ends_halfway_says_so(sqlite_url: str) -> None:
+    """What is no id is found before anything is done; another error comes with a count."""
+    succeed("create", "jobs", url=sqlite_url)
+    succeed("publish", "jobs", url=sqlite_url, stdin="1\n2\n3\n4\n")
+    no_id = run("cancel", "jobs", "1", "99999999999999999999", "--yes", url=sqlite_url)
+    assert 2 == no_id.exit_code
+    assert "is not the id of a message" in " ".join(no_id.err.split())
+    refuse_changes_of(3, sqlite_url)
+    halfway = run("cancel", "jobs", "1", "2", "3", "4", "--yes", url=sqlite_url)
+    assert 1 == halfway.exit_code
+    assert halfway.err.startswith("2 messages done before the error.\n"), halfway.err
+    left = succeed("peek", "jobs", "--json", url=sqlite_url).records
+    assert [3, 4] == [each["id"] for each in left]

@@ -30,6 +30,7 @@ from queue_over_sql.web.settings import Role, WebSettings
 from queue_over_sql.web.tables import WebStore
 from tests.contract.groups.rules import each_rule
 from tests.contract.payloads.kind_types import ORDERS
+from tests.contract.queues.edits import refuse_changes_of
 from tests.waiting import wait_until
 from tests.web.conftest import MakeServer, Server
 
@@ -794,6 +795,18 @@ def test_why_of_groups_and_limits(server: Server) -> None:
         waits_for = None if known.waits_for is None else str(known.waits_for)
         assert (waits_for, known.consumer_id) == (said["waits_for"], said["consumer_id"])
         assert (known.until is None) == (said["until"] is None)
+
+
+def test_a_cancel_that_ends_halfway_says_so(server: Server, sqlite_url: str) -> None:
+    """The problem says how many were cancelled before it, and so does the audit."""
+    jobs = server.service.queue("jobs")
+    ids = [each.id for each in jobs.publish_many([1, 2, 3, 4])]
+    refuse_changes_of(ids[2], sqlite_url)
+    problem = server.call("POST", "/queues/jobs/messages/cancel", json={"ids": ids})
+    assert not problem.is_success
+    assert "Before that, 2 messages had been cancelled." in problem.json()["detail"]
+    assert ids[2:] == [each.id for each in jobs.messages().list()]
+    assert 2 == server.json("GET", "/audit?queue=jobs")["rows"][0]["count"]
 
 
 def test_hostile_rows(server: Server, sqlite_url: str) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy import create_engine, text
+
 from queue_over_sql import Publication
 from tests.contract.caller_transactions import Caller
 
@@ -52,3 +54,16 @@ def busy_consumer(consumer: Queue, publisher: Queue) -> None:
         (message,) = consumer.consume()
         assert "load" == message.payload
         message.ack()
+
+
+def refuse_changes_of(message_id: int, url: str) -> None:
+    """Let a database of SQLite refuse each change of a message of the queue jobs."""
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        for change in ("UPDATE", "DELETE"):
+            trigger = (
+                f"CREATE TRIGGER no_{change} BEFORE {change} ON queue_jobs "
+                f"WHEN OLD.id = {message_id} BEGIN SELECT RAISE(ABORT, 'no'); END"
+            )
+            connection.execute(text(trigger))
+    engine.dispose()
