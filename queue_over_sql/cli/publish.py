@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, cast
 
 import typer
 
-from queue_over_sql import DatabaseUnavailable, Publication, Published, QueueError
+from queue_over_sql import (
+    DatabaseUnavailable,
+    DuplicateKey,
+    Publication,
+    Published,
+    QueueError,
+)
 from queue_over_sql.cli.lines import (
     BadLineError,
     Batch,
@@ -62,13 +68,21 @@ def first_refused(
     from queue_over_sql import inside
 
     found: list[tuple[int, Exception]] = []
+    undone: set[int] = set()
 
     def probe(connection: Connection) -> None:
         deadline = time.monotonic() + RETRY_SECONDS
         for place, publication in enumerate(batch):
             try:
-                queue.publish_many([publication], on_conflict=on_conflict, connection=connection)
+                [published] = queue.publish_many(
+                    [publication], on_conflict=on_conflict, connection=connection
+                )
+                undone.add(published.id)
             except DatabaseUnavailable:
+                break
+            except DuplicateKey as error:
+                own = error.id in undone
+                found.append((place, DuplicateKey(error.queue, error.key, None) if own else error))
                 break
             except (QueueError, ValueError, TypeError) as error:
                 found.append((place, error))
@@ -187,7 +201,15 @@ def _naming_lines(
         if found is None:
             raise RefusedBatchError(f"in {lines.name()}: {in_words(error)}") from error
         place, reason = found
-        raise RefusedBatchError(f"line {lines.numbers[place]}: {in_words(reason)}") from error
+        text = in_words(reason)
+        if isinstance(reason, DuplicateKey) and reason.id is None:
+            [first, *_] = [
+                number
+                for number, each in zip(lines.numbers, lines.publications, strict=True)
+                if each.key == reason.key
+            ]
+            text = f"line {first} has the same key. {text}"
+        raise RefusedBatchError(f"line {lines.numbers[place]}: {text}") from error
 
 
 def _progress_bar(output: Output, stream: BinaryIO) -> Progress:

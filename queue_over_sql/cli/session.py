@@ -52,10 +52,7 @@ def in_words(error: Exception) -> str:
             "queue-over-sql schedule list"
         )
     if isinstance(error, DuplicateKey):
-        return (
-            f"Queue {error.queue!r} already has a live message with key {error.key!r} (id "
-            f"{error.id}): use --on-conflict skip or replace."
-        )
+        return re.sub(r"\bon_conflict='(\w+)'", r"--on-conflict \1", str(error))
     return str(error) or type(error).__name__
 
 

@@ -194,7 +194,7 @@ def _publish_with_room(
             except GroupFull as error:
                 raise GroupFull(error.queue, error.group, error.limit, place) from None
             except DuplicateKey as error:
-                raise _without_own(error, published) from None
+                raise without_own(error, published) from None
     return published
 
 
@@ -542,10 +542,10 @@ def _publish_chunk(
             try:
                 published.append(publish(connection, sql, message, on_conflict, now=now))
             except DuplicateKey as error:
-                raise _without_own(error, published) from None
+                raise without_own(error, published) from None
 
 
-def _without_own(error: DuplicateKey, published: Sequence[Published]) -> DuplicateKey:
+def without_own(error: DuplicateKey, published: Sequence[Published]) -> DuplicateKey:
     """The error, without the id of a message that is undone with this batch."""
     new = {each.id for each in published if each.outcome is PublishOutcome.CREATED}
     return DuplicateKey(error.queue, error.key, None) if error.id in new else error

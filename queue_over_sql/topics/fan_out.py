@@ -199,9 +199,8 @@ class FanOut:
                 return rows, None
             if not any(each.copies for each in prepared):
                 self._insist_on_writing(target)
-            return rows, [
-                topic_store.publish_copies(target, each.copies, on_conflict) for each in prepared
-            ]
+            copies = [each.copies for each in prepared]
+            return rows, topic_store.publish_copies(target, copies, on_conflict)
 
         publishing = Operation(do, atomic=True, durable=True, repeatable=False)
         rows, published = self._parts.connections.run(publishing)

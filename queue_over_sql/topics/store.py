@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sqlalchemy import Select, Update, and_, delete, false, insert, select, update
 from sqlalchemy.exc import DBAPIError
 
+from queue_over_sql.errors import DuplicateKey
 from queue_over_sql.message import Published
-from queue_over_sql.publishing.operations import publish
+from queue_over_sql.publishing.operations import publish, without_own
 from queue_over_sql.queues.tables import insert_unless_there
 from queue_over_sql.sql.operation import operation
 from queue_over_sql.statements.parameters import words
@@ -188,27 +189,31 @@ def remove_subscriptions(
 
 
 def publish_copies(
-    connection: Connection, copies: Sequence[Copy], on_conflict: str
-) -> list[Published]:
-    """Insert one message into each of several queues, all or none; raises as ``publish``."""
-    return [
-        dataclasses.replace(
-            publish(connection, copy.sql, copy.message, on_conflict), queue=copy.queue
-        )
-        for copy in copies
-    ]
+    connection: Connection, messages: Sequence[Sequence[Copy]], on_conflict: str
+) -> list[list[Published]]:
+    """Insert each message into its queues, all or none; raises as ``publish_many``."""
+    published: list[list[Published]] = [[] for _ in messages]
+    for copies, done in zip(messages, published, strict=True):
+        for copy in copies:
+            try:
+                new = publish(connection, copy.sql, copy.message, on_conflict)
+            except DuplicateKey as error:
+                there = [each for some in published for each in some if each.queue == copy.queue]
+                raise without_own(error, there) from None
+            done.append(dataclasses.replace(new, queue=copy.queue))
+    return published
 
 
 def publish_copies_within(
     connection: Connection, messages: Sequence[Sequence[Copy]], on_conflict: str
 ) -> list[list[Published]]:
-    """Do so for several messages in the caller's transaction, which stays usable after an error.
+    """Do so in the caller's transaction, which stays usable after an error.
 
     On SQLite it must have written already, because the driver begins none for a savepoint.
     """
     savepoint = connection.begin_nested()
     try:
-        published = [publish_copies(connection, copies, on_conflict) for copies in messages]
+        published = publish_copies(connection, messages, on_conflict)
     except DBAPIError:
         # After an error such as a deadlock, the savepoint may be gone as well.
         with contextlib.suppress(DBAPIError):

@@ -57,7 +57,7 @@ def test_advice_is_something_to_type(sqlite_url: str) -> None:
     succeed("publish", "jobs", "1", "--key", "k", url=sqlite_url)
     taken = run("publish", "jobs", "2", "--key", "k", url=sqlite_url)
     assert "create it with: queue-over-sql create none" in missing.err
-    assert "--on-conflict skip or replace" in taken.err
+    assert "--on-conflict skip to keep it or 'replace'" in taken.err
     assert "service.create_queue" not in missing.err
     assert "on_conflict=" not in taken.err
     assert "create it with: queue-over-sql create emails\n" in refused.err

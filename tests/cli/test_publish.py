@@ -210,6 +210,21 @@ def test_the_line_that_the_database_refuses_is_named(
     assert 1 == queue.messages().count()
 
 
+def test_what_a_taken_key_says_is_true(sqlite_url: str) -> None:
+    """Of a finished message it advises no replace; of one key twice it names both lines, no id."""
+    succeed("create", "jobs", "--dedup-window", "1h", url=sqlite_url)
+    succeed("publish", "jobs", "1", "--key", "k", url=sqlite_url)
+    succeed("consume", "jobs", url=sqlite_url)
+    finished = run("publish", "jobs", "2", "--key", "k", url=sqlite_url)
+    assert "message 1 with key 'k' finished within" in finished.err
+    assert "Publish with --on-conflict skip to ignore" in finished.err
+    assert "replace" not in finished.err
+    lines = "".join(json.dumps({"payload": 1, "key": key}) + "\n" for key in "abca")
+    twice = run("publish", "jobs", "--format", "message", url=sqlite_url, stdin=lines)
+    assert "line 4: line 1 has the same key. Two messages of one batch" in twice.err
+    assert 0 == succeed("stats", "jobs", "--json", url=sqlite_url).record["ready"]
+
+
 def test_one_is_no_plural(sqlite_url: str) -> None:
     """One message is not called messages."""
     succeed("create", "jobs", url=sqlite_url)

@@ -207,6 +207,10 @@ def test_many_messages_are_published_together(
         topic.publish_many([("sent", "kept")], connection=caller)
         with pytest.raises(DuplicateKey):
             topic.publish_many(again, connection=caller)
+    twice = [(key, Publication("sixth", key="twice")) for key in ("paid.eu", "sent")]
+    with pytest.raises(DuplicateKey, match="Two messages of one batch for queue 'a'") as caught:
+        topic.publish_many(twice)
+    assert ("twice", None) == (caught.value.key, caught.value.id)
     assert [[*before[0], "kept"], [*before[1], "kept"], before[2]] == contents(service)
     assert [] == topic.publish_many([])
 
