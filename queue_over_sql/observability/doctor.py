@@ -6,9 +6,9 @@ safe for a large database. It changes and creates nothing.
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import UniqueConstraint, func, select
@@ -26,6 +26,7 @@ from queue_over_sql.values.reasons import REFUSED, UNREADABLE
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Index, Table
 
+    _CheckOfQueue = Callable[[str, inside.QueueTables], Iterator[Finding]]
 
 _SKEW_SECONDS: Final = 2.0
 _NEGLECTED_SECONDS: Final = 60.0
@@ -54,7 +55,8 @@ def diagnose(service: QueueService, *, timeout: Duration = 5.0) -> list[Finding]
         TypeError, ValueError: the timeout is not a duration above zero.
     """
     seconds = to_timedelta(timeout, "timeout").total_seconds()
-    return list(_Doctor(service, seconds).findings())
+    # What keeps a queue from being read is the same for several checks.
+    return list(dict.fromkeys(_Doctor(service, seconds).findings()))
 
 
 class _Doctor:
@@ -69,31 +71,31 @@ class _Doctor:
             "engine": self._engine,
             "clocks": self._clocks,
             "tables": self._tables,
-            "clocks of the tables": self._stamps,
             "indexes": self._indexes,
+            "clocks of the tables": self._stamps,
             "consumers": self._consumers,
             "ids": self._ids,
             "queues": self._waiting,
-            "queues held": self._refused,
-            "queues edited": self._half_claimed,
-            "queues blocked": self._blocked,
-            "queues with groups": self._broken_groups,
-            "queues with limits": self._beside_limits,
-            "queues with rates": self._without_rates,
+            "queues held": partial(self._each, self._refused),
+            "queues edited": partial(self._each, self._half_claimed),
+            "queues blocked": partial(self._each, self._blocked),
+            "queues with groups": partial(self._each, self._broken_groups),
+            "queues with limits": partial(self._each, self._beside_limits),
+            "queues with rates": partial(self._each, self._without_rates),
         }
         checkup = self._inspection.dialect.checkup
         for name, section in checkup.sections.items():
-            sections[f"{name} of the engine"] = functools.partial(self._asked, section)
+            sections[f"{name} of the engine"] = partial(self._asked, section)
         for name, check in sections.items():
             yield from _safely(name.partition(" ")[0], check)
 
+    def _each(self, check: _CheckOfQueue) -> Iterator[Finding]:
+        """Check each queue; one that cannot be read keeps no other from being checked."""
+        for name, tables in self._queues.items():
+            yield from _safely(f"queue {name}", partial(check, name, tables))
+
     def _asked(self, section: inside.Section) -> Iterator[Finding]:
-        there = [
-            table
-            for tables in self._queues.values()
-            for table in (tables.live, tables.archive)
-            if table.name not in self._missing
-        ]
+        there = [t for tables in self._queues.values() for t in (tables.live, tables.archive)]
         system = [t for t in self._inspection.system.all if t.name not in self._missing]
         yield from self._inspection.findings(section, [*system, *dict.fromkeys(there)])
 
@@ -121,12 +123,17 @@ class _Doctor:
 
     def _stamps(self) -> Iterator[Finding]:
         now, latest = self._inspection.now(), (0, "")
-        for name, tables in self._queues.items():
+
+        def look(name: str, tables: inside.QueueTables) -> Iterator[Finding]:
+            nonlocal latest
             # Not of an adopted table, where it may lie behind millions of finished rows.
-            if not (tables.ends_in_place or tables.live.name in self._missing):
+            if not tables.ends_in_place:
                 with self._inspection.connection() as connection:
                     found = self._inspection.newest_stamp(connection, tables)
                 latest = max(latest, (found or 0, f"the newest message of queue {name}"))
+            yield from ()
+
+        yield from self._each(look)
         ahead = latest[0] - now
         if ahead <= LEAST_CLOCK_STEP_US:
             return
@@ -165,15 +172,26 @@ class _Doctor:
         yield Finding(Level.OK, "tables", text)
 
     def _indexes(self) -> Iterator[Finding]:
-        found = False
-        for tables in self._queues.values():
-            for table in dict.fromkeys((tables.live, tables.archive)):
+        found, broken = False, set[str]()
+
+        def compare(name: str, tables: inside.QueueTables) -> Iterator[Finding]:
+            for table in dict.fromkeys((tables.live, tables.archive, *tables.only_with_rules)):
                 with self._inspection.connection() as connection:
-                    for finding in _compare(connection, tables, table):
-                        found = True
-                        yield finding
+                    try:
+                        yield from _compare(connection, tables, table)
+                    except NoSuchTableError:
+                        broken.add(name)
+                        said = f"the table {table.name} of queue {name} is missing"
+                        advice = "Restore it from a backup, or drop the queue."
+                        yield Finding(Level.ERROR, "tables", said, advice)
+
+        for finding in self._each(compare):
+            found = True
+            yield finding
         if self._queues and not found:
             yield Finding(Level.OK, "indexes", "all exist")
+        # No other check could read them.
+        self._queues = {n: tables for n, tables in self._queues.items() if n not in broken}
 
     def _consumers(self) -> Iterator[Finding]:
         if self._inspection.system.consumers.name in self._missing:
@@ -204,136 +222,136 @@ class _Doctor:
                 self._inspection.dialect.is_claimed(live),
             )
             some = select(live.c.id).where(*of_it).limit(1000).subquery()
-            with self._inspection.connection() as connection:
-                count = connection.execute(select(func.count()).select_from(some)).scalar_one()
+            try:
+                with self._inspection.connection() as connection:
+                    count = connection.execute(select(func.count()).select_from(some)).scalar_one()
+            except (DatabaseRefused, DatabaseUnavailable):
+                held.append(f"an unknown number of {name}")
+                continue
             if count:
                 held.append(f"{count}{'+' if count == 1000 else ''} of {name}")  # noqa: PLR2004
         return ", ".join(held)
 
     def _ids(self) -> Iterator[Finding]:
-        checkup, behind = self._inspection.dialect.checkup, False
-        queues = [
-            tables
-            for tables in self._queues.values()
-            if tables.live is not tables.archive
-            and {tables.live.name, tables.archive.name}.isdisjoint(self._missing)
-        ]
+        checkup, well = self._inspection.dialect.checkup, True
+        apart = [t.live for t in self._queues.values() if t.live is not t.archive]
         with self._inspection.connection() as connection:
-            given = checkup.last_ids(connection, [tables.live for tables in queues])
-            for tables in queues:
-                last = given.get(tables.live.name)
-                both = (tables.live, tables.archive)
-                used = (connection.execute(select(func.max(t.c.id))).scalar() for t in both)
+            given = checkup.last_ids(connection, apart)
+
+        def look(name: str, tables: inside.QueueTables) -> Iterator[Finding]:
+            last = given.get(tables.live.name)
+            if last is None or tables.live is tables.archive:
+                return
+            both = (tables.live, tables.archive)
+            with self._inspection.connection() as connection:
+                used = [connection.execute(select(func.max(t.c.id))).scalar() for t in both]
                 greatest = max((int(number) for number in used if number is not None), default=0)
-                if last is None or last >= greatest:
-                    continue
-                behind = True
+                if last >= greatest:
+                    return
                 said = (
-                    f"queue {tables.queue} gives its next message the id {last + 1}, but has or "
-                    f"had messages up to the id {greatest}: their archive refuses such messages"
+                    f"queue {name} gives its next message the id {last + 1}, but has or had "
+                    f"messages up to the id {greatest}: their archive refuses such messages"
                 )
                 advice = f"Run: {checkup.next_id(connection, tables.live, greatest + 1)}"
-                yield Finding(Level.ERROR, "ids", said, advice)
-        if given and not behind:
+            yield Finding(Level.ERROR, "ids", said, advice)
+
+        for finding in self._each(look):
+            well = False
+            yield finding
+        if given and well:
             yield Finding(Level.OK, "ids", "new messages get ids that no message had")
 
-    def _refused(self) -> Iterator[Finding]:
-        for name, tables in self._queues.items():
-            columns = tables.live.c
-            held = (columns.consumer_id.is_(None), tables.is_held())
-            for begins, what, mend in _HELD:
-                like = columns.last_error.startswith(begins)
-                some = select(columns.id).where(*held, like).limit(1000).subquery()
-                with self._inspection.connection() as connection:
-                    count = connection.execute(select(func.count()).select_from(some)).scalar_one()
-                if count:
-                    said = (
-                        f"{name} holds {count}{'+' if count == 1000 else ''} message"  # noqa: PLR2004
-                        f"{'' if count == 1 else 's'} that {what}"
-                    )
-                    advice = (
-                        f"See why: queue-over-sql search {name} --status held. {mend}, and then "
-                        "delete or unhold them."
-                    )
-                    yield Finding(Level.WARNING, "queues", said, advice)
-
-    def _blocked(self) -> Iterator[Finding]:
-        for name, tables in self._queues.items():
-            if not tables.grouped:
-                continue
-            record = self._records[name]
+    def _refused(self, name: str, tables: inside.QueueTables) -> Iterator[Finding]:
+        columns = tables.live.c
+        held = (columns.consumer_id.is_(None), tables.is_held())
+        for begins, what, mend in _HELD:
+            like = columns.last_error.startswith(begins)
+            some = select(columns.id).where(*held, like).limit(1000).subquery()
             with self._inspection.connection() as connection:
-                groups = inside.group_counts(tables, self._inspection.group_rate(record))
-                row = connection.execute(select(groups)).one()
-                gone = self._inspection.blocked_by_nothing(connection, tables, record, most=1000)
-            blocked, paused, throttled = (int(count) for count in row)
-            if gone:
-                said = (
-                    f"{name}: dead letters that block {counted(len(gone), 'group')} are no longer "
-                    f"there, such as that of the group {gone[0]!r}"
-                )
-                advice = "A reaper unblocks them in time. Do not change the archive by SQL."
-                yield Finding(Level.WARNING, "queues", said, advice)
-            if paused:
-                yield Finding(Level.OK, "queues", f"{name} has {counted(paused, 'paused group')}")
-            if throttled:
-                waits = "waits for its rate" if throttled == 1 else "wait for their rate"
-                said = f"{name} has {counted(throttled, 'group')} that {waits}"
-                yield Finding(Level.OK, "queues", said)
-            if count := blocked - len(gone):
-                said = f"{name} has {counted(count, 'group')} that a dead letter blocks"
-                advice = (
-                    f"See them: queue-over-sql groups {name}. Then unblock each group, or requeue "
-                    "its dead letter."
-                )
-                yield Finding(Level.WARNING, "queues", said, advice)
-
-    def _half_claimed(self) -> Iterator[Finding]:
-        for name, tables in self._queues.items():
-            with self._inspection.connection() as connection:
-                count, mend = self._inspection.half_claimed(connection, tables, most=1000)
+                count = connection.execute(select(func.count()).select_from(some)).scalar_one()
             if count:
                 said = (
-                    f"{name} has {count}{'+' if count == 1000 else ''} message"  # noqa: PLR2004
-                    f"{'' if count == 1 else 's'} with a consumer_id, but without a lease or a "
-                    "round: no consumer holds them, and none gets them"
+                    f"{name} holds {count}{'+' if count == 1000 else ''} message"  # noqa: PLR2004
+                    f"{'' if count == 1 else 's'} that {what}"
                 )
-                advice = f"A reaper gives them back in time. To do it at once, run: {mend}"
-                yield Finding(Level.WARNING, "queues", said, advice)
-
-    def _broken_groups(self) -> Iterator[Finding]:
-        for name, tables in self._queues.items():
-            with self._inspection.connection() as connection:
-                broken = self._inspection.broken_groups(connection, tables, most=100_000)
-            if broken:
-                groups = f"{len(broken)} group{'' if len(broken) == 1 else 's'}"
-                said = (
-                    f"{name}: messages of {groups} wait for one that is no longer there, such as "
-                    f"those of the group {broken[0]!r}"
-                )
-                advice = "A reaper mends that in time. Do not change the queue's table by SQL."
-                yield Finding(Level.WARNING, "queues", said, advice)
-
-    def _beside_limits(self) -> Iterator[Finding]:
-        for name, tables in self._queues.items():
-            with self._inspection.connection() as connection:
-                count = self._inspection.beside_limit(connection, tables)
-            if count:
-                said = f"{name}: {counted(count, 'message')} in hand beside its queue_limit"
                 advice = (
-                    "They count as soon as a reaper sees them. Do not claim by SQL, and stop "
-                    "services of earlier releases."
+                    f"See why: queue-over-sql search {name} --status held. {mend}, and then "
+                    "delete or unhold them."
                 )
                 yield Finding(Level.WARNING, "queues", said, advice)
 
-    def _without_rates(self) -> Iterator[Finding]:
-        for name, tables in self._queues.items():
-            with self._inspection.connection() as connection:
-                lacks = self._inspection.lacks_rate(connection, tables)
-            if lacks:
-                said = f"{name}: the row of its queue_rate is gone, so nobody claims from it"
-                advice = "A reaper puts it back in time. Do not change the queue's tables by SQL."
-                yield Finding(Level.WARNING, "queues", said, advice)
+    def _blocked(self, name: str, tables: inside.QueueTables) -> Iterator[Finding]:
+        if not tables.grouped:
+            return
+        record = self._records[name]
+        with self._inspection.connection() as connection:
+            groups = inside.group_counts(tables, self._inspection.group_rate(record))
+            row = connection.execute(select(groups)).one()
+            gone = self._inspection.blocked_by_nothing(connection, tables, record, most=1000)
+        blocked, paused, throttled = (int(count) for count in row)
+        if gone:
+            said = (
+                f"{name}: dead letters that block {counted(len(gone), 'group')} are no longer "
+                f"there, such as that of the group {gone[0]!r}"
+            )
+            advice = "A reaper unblocks them in time. Do not change the archive by SQL."
+            yield Finding(Level.WARNING, "queues", said, advice)
+        if paused:
+            yield Finding(Level.OK, "queues", f"{name} has {counted(paused, 'paused group')}")
+        if throttled:
+            waits = "waits for its rate" if throttled == 1 else "wait for their rate"
+            said = f"{name} has {counted(throttled, 'group')} that {waits}"
+            yield Finding(Level.OK, "queues", said)
+        if count := blocked - len(gone):
+            said = f"{name} has {counted(count, 'group')} that a dead letter blocks"
+            advice = (
+                f"See them: queue-over-sql groups {name}. Then unblock each group, or requeue "
+                "its dead letter."
+            )
+            yield Finding(Level.WARNING, "queues", said, advice)
+
+    def _half_claimed(self, name: str, tables: inside.QueueTables) -> Iterator[Finding]:
+        with self._inspection.connection() as connection:
+            count, mend = self._inspection.half_claimed(connection, tables, most=1000)
+        if count:
+            said = (
+                f"{name} has {count}{'+' if count == 1000 else ''} message"  # noqa: PLR2004
+                f"{'' if count == 1 else 's'} with a consumer_id, but without a lease or a "
+                "round: no consumer holds them, and none gets them"
+            )
+            advice = f"A reaper gives them back in time. To do it at once, run: {mend}"
+            yield Finding(Level.WARNING, "queues", said, advice)
+
+    def _broken_groups(self, name: str, tables: inside.QueueTables) -> Iterator[Finding]:
+        with self._inspection.connection() as connection:
+            broken = self._inspection.broken_groups(connection, tables, most=100_000)
+        if broken:
+            groups = f"{len(broken)} group{'' if len(broken) == 1 else 's'}"
+            said = (
+                f"{name}: messages of {groups} wait for one that is no longer there, such as "
+                f"those of the group {broken[0]!r}"
+            )
+            advice = "A reaper mends that in time. Do not change the queue's table by SQL."
+            yield Finding(Level.WARNING, "queues", said, advice)
+
+    def _beside_limits(self, name: str, tables: inside.QueueTables) -> Iterator[Finding]:
+        with self._inspection.connection() as connection:
+            count = self._inspection.beside_limit(connection, tables)
+        if count:
+            said = f"{name}: {counted(count, 'message')} in hand beside its queue_limit"
+            advice = (
+                "They count as soon as a reaper sees them. Do not claim by SQL, and stop "
+                "services of earlier releases."
+            )
+            yield Finding(Level.WARNING, "queues", said, advice)
+
+    def _without_rates(self, name: str, tables: inside.QueueTables) -> Iterator[Finding]:
+        with self._inspection.connection() as connection:
+            lacks = self._inspection.lacks_rate(connection, tables)
+        if lacks:
+            said = f"{name}: the row of its queue_rate is gone, so nobody claims from it"
+            advice = "A reaper puts it back in time. Do not change the queue's tables by SQL."
+            yield Finding(Level.WARNING, "queues", said, advice)
 
     def _waiting(self) -> Iterator[Finding]:
         if not self._queues:
@@ -368,13 +386,8 @@ def _safely(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Findi
 
 
 def _compare(connection: Connection, tables: inside.QueueTables, table: Table) -> Iterator[Finding]:
-    try:
-        lost = inside.Inspection.lost_columns(connection, tables)
-        indexes, unique = inside.Inspection.reflected(connection, table)
-    except NoSuchTableError:
-        advice = "Restore it from a backup, or drop the queue."
-        yield Finding(Level.ERROR, "tables", f"the table {table.name} is missing", advice)
-        return
+    lost = inside.Inspection.lost_columns(connection, tables) if table is tables.live else set()
+    indexes, unique = inside.Inspection.reflected(connection, table)
     there = {index["name"]: index for index in indexes}
     if lost:
         yield _of_lost(tables, lost)

@@ -209,11 +209,46 @@ def test_a_missing_unique_constraint_is_an_error(
 def test_a_missing_table_is_an_error(
     database: TestDatabase, service: QueueService, jobs: Queue
 ) -> None:
-    """The others are looked at all the same."""
-    assert "jobs" == jobs.name
-    run(database, "DROP TABLE queue_jobs_archive")
-    assert [Level.ERROR] == [f.level for f in found(service, "tables")]
-    assert "engine" in {finding.about for finding in diagnose(service)}
+    """It is the only finding of its queue, and the other queues are looked at all the same."""
+    service.create_queue("a", group_limit=1)
+    service.create_queue("z").publish(1)
+    jobs.publish(1)
+    jobs.consume(1)
+    half = "UPDATE {} SET consumer_id = 'x'"
+    run(database, half.format("queue_z"), "UPDATE queue_over_sql_consumers SET expires_at = 1")
+    tables = ["queue_a_groups", "queue_jobs_archive", "queue_a"]
+    for gone, table in enumerate(tables):
+        run(database, f"DROP TABLE {table}")
+        findings = [f for f in diagnose(service) if f.level is not Level.OK]
+        missing = [f.text for f in findings if f.about == "tables" and f.level is Level.ERROR]
+        assert gone + 1 == len(missing), findings
+        assert any(f"the table {table} of queue" in text for text in missing)
+        [edited] = [f.text for f in findings if f.about == "queues"]
+        assert edited.startswith("z has 1 message with a consumer_id")
+        assert [] == [f for f in findings if f.about.startswith("queue ") or f.about == "ids"]
+    [dead] = found(service, "consumers")
+    assert "holds nothing" in dead.text
+    assert [] == found(service, "clocks")
+
+
+def test_a_queue_that_cannot_be_read_is_named_once(
+    database: TestDatabase, service: QueueService, jobs: Queue
+) -> None:
+    """Its table is there, but lacks columns: the other queues are looked at all the same."""
+    jobs.publish(1)
+    service.create_queue("a").publish(1)
+    run(
+        database,
+        "UPDATE queue_jobs SET consumer_id = 'x'",
+        "DROP TABLE queue_a",
+        "CREATE TABLE queue_a (other INTEGER)",
+    )
+    [edited] = found(service, "queues")
+    assert edited.text.startswith("jobs has 1 message with a consumer_id")
+    notes = found(service, "queue a")
+    assert {Level.NOTE} == {finding.level for finding in notes}
+    assert len({finding.text for finding in notes}) == len(notes)
+    assert [] == [f for f in found(service, "clocks") if f.level is not Level.OK]
 
 
 def test_a_dead_consumer_and_what_it_holds(
