@@ -62,7 +62,7 @@ from queue_over_sql.settling.tokens import Tokens, texts_of
 from queue_over_sql.sql.operation import Operation
 from queue_over_sql.statements.clock import server_now
 from queue_over_sql.statements.operations import savepoint
-from queue_over_sql.statements.requests import count_ids
+from queue_over_sql.statements.requests import Disposition, count_ids
 from queue_over_sql.values.checks import check_flag, check_id, check_whole
 from queue_over_sql.values.durations import Duration, elapsed_clock, to_timedelta
 from queue_over_sql.values.options import (
@@ -330,7 +330,8 @@ class QueueCore:
         self, count: int, connection: CallersConnection, where: ColumnElement[bool] | None
     ) -> list[Message]:
         """See ``Queue.take``."""
-        wanted, settlements, refused = as_where(where), self.settlements, dict[int, str]()
+        wanted, settlements = as_where(where), self.settlements
+        refused, ended = dict[int, str](), dict[int, Disposition]()
         careful = settlements.may_be_refused(keep=settlements.keeps_finished)
 
         def take(target: Connection) -> list[Message]:
@@ -346,6 +347,7 @@ class QueueCore:
                     done=done,
                     where=wanted,
                     refused=refused,
+                    ended=ended,
                     careful=careful,
                 )
 
@@ -357,6 +359,7 @@ class QueueCore:
             self.recovery.unreadable.note(error)
             raise
         settlements.log_refused(refused)
+        settlements.note_ended(ended)
         if observer is not None and messages:
             name, seconds = self.context.name, time.monotonic() - began
             observer.claimed(name, facts_of(messages), seconds)

@@ -644,6 +644,7 @@ class Claimer:
         done: Disposition,
         where: Where | None,
         refused: dict[int, str],
+        ended: dict[int, Disposition],
         careful: bool,
     ) -> list[Message]:
         """Remove messages inside the caller's transaction; see ``take``."""
@@ -670,6 +671,7 @@ class Claimer:
                     done=done,
                     where=where,
                     refused=refused,
+                    ended=ended,
                     careful=careful,
                     picking=picking,
                 )

@@ -194,6 +194,7 @@ def take(
     done: Disposition,
     where: Where | None,
     refused: dict[int, str],
+    ended: dict[int, Disposition],
     careful: bool,
     picking: Callable[[], Sequence[Sequence[Any]]] | None = None,
 ) -> tuple[int, list[Message]]:
@@ -208,6 +209,8 @@ def take(
         where: only messages that match.
         refused: messages that the database refuses to end are held, not returned, and noted here
             with the reason.
+        ended: those that cannot be decoded or have expired are noted here, with what became of
+            them.
         careful: whether to hold decoded messages, too, which costs a savepoint; else it raises.
         picking: finds and locks the messages of groups, in the order in which they are taken.
 
@@ -234,6 +237,8 @@ def take(
         end_locked(connection, sql, [(done, handed_out)])
     for end, same in apart:
         refused |= end_apart(connection, sql, end, {row.id: row for row in same})
+        if end is not done:
+            ended |= {row.id: end for row in same if row.id not in refused}
     if refused:
         messages = [message for message in messages if message.id not in refused]
     return len(rows), messages

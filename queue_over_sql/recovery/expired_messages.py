@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Select, func, not_, select
 
-from queue_over_sql.settling.operations import end_apart
+from queue_over_sql.settling.operations import end_each
 from queue_over_sql.sql.operation import operation
 from queue_over_sql.statements.parameters import among_ids, bucket_of, by_id, id_values, number
 from queue_over_sql.statements.requests import Disposition, read_rows
@@ -76,16 +76,8 @@ def end_expired(
     sql: StatementCache,
     ids: Sequence[int],
     disposition: Callable[[MessageRow], Disposition],
-) -> dict[int, str]:
-    """End those of the messages that are still unclaimed; their ids, with the reasons."""
+) -> tuple[dict[int, Disposition], dict[int, str]]:
+    """End those of the messages that are still unclaimed; how, as ``end_each`` says."""
     sql.subject.dialect.sessions.lock_for_writing(connection, sql)
     found: Any = sql.get(lock_expired, bucket_of(len(ids))).run(connection, id_values(ids)).all()
-    groups: dict[Disposition, list[MessageRow]] = {}
-    for row in read_rows(connection, sql, found):
-        groups.setdefault(disposition(row), []).append(row)
-    ended: dict[int, str] = {}
-    for end, same in groups.items():
-        rows = {row.id: row for row in same}
-        held = end_apart(connection, sql, end, rows)
-        ended |= dict.fromkeys(rows.keys() - held.keys(), str(end.error))
-    return ended
+    return end_each(connection, sql, read_rows(connection, sql, found), disposition)

@@ -264,8 +264,6 @@ class Recovery:
         reason, feed = f"no consumer knew its kind for {settings.kind_timeout}", context.feed
 
         def disposition(row: MessageRow) -> Disposition:
-            kind = visible(str(row.kind), keep="")
-            _log.warning("Message %d of queue %s (%s): %s", row.id, context.name, kind, reason)
             error = f"{reason}: {row.kind}"
             keep, blocks = settings.archive != "none", settings.blocks_groups
             return Disposition(keep, settings.dedup_us, error, blocks=blocks, feed=feed)
@@ -278,10 +276,11 @@ class Recovery:
             disposition=disposition,
         )
         for level in range(settings.priorities):
-            buried = BATCH
-            while buried == BATCH:
-                buried = context.run(bury(level=level))
-                yield ReaperReport(dead_lettered=buried)
+            found = BATCH
+            while found == BATCH:
+                ended, refused = context.run(bury(level=level))
+                found = len(ended) + len(refused)
+                yield self._note_ended(ended, refused)
 
     def expired_messages(self) -> Iterator[ReaperReport]:
         """End unclaimed messages that were not started in time, batch by batch.
@@ -304,9 +303,7 @@ class Recovery:
             found, last = context.run(look)
             for some in batches(found):
                 end = end_expired.of(context.sql, some, disposition)
-                ended = context.run(end)
-                self._note_expired(ended)
-                yield ReaperReport(dead_lettered=len(ended))
+                yield self._note_ended(*context.run(end))
             self._expired_up_to = _BEFORE_ALL if last is None else last
             if last is None:
                 return
@@ -463,22 +460,12 @@ class Recovery:
                 extra={"queue": context.name},
             )
 
-    def _note_expired(self, ended: Mapping[int, str]) -> None:
-        context = self._context
-        for message_id, reason in sorted(ended.items()):
-            _log.log(
-                context.expiry_level,
-                "Message %d of queue %s became a dead letter: %s",
-                message_id,
-                context.name,
-                reason,
-                extra={"queue": context.name, "message_id": message_id},
-            )
-        if context.observer is not None:
-            for reason in dict.fromkeys(ended.values()):
-                ids = sorted(id_ for id_, why in ended.items() if why == reason)
-                context.observer.settled(context.name, Outcome.EXPIRED.value, ids)
-                context.observer.dead_lettered(context.name, ids, reason)
+    def _note_ended(
+        self, ended: Mapping[int, Disposition], refused: Mapping[int, str]
+    ) -> ReaperReport:
+        self._settlements.note_ended(ended)
+        self._settlements.log_refused(refused)
+        return ReaperReport(dead_lettered=len(ended))
 
     def _all(self, find: Find, reason: str) -> Iterator[ReaperReport]:
         context = self._context

@@ -9,7 +9,7 @@ from sqlalchemy import BigInteger, Select, exists, literal, or_, select
 from queue_over_sql.consumers.registrations import lives
 from queue_over_sql.queues.kinds import ANY_KIND
 from queue_over_sql.queues.registry import may_claim
-from queue_over_sql.settling.operations import end_apart
+from queue_over_sql.settling.operations import end_each
 from queue_over_sql.sql.operation import operation
 from queue_over_sql.statements.parameters import number
 from queue_over_sql.statements.requests import ANY_EDITS, Disposition, read_rows
@@ -73,15 +73,12 @@ def dead_letter_unknown(
     due_for: int,
     limit: int,
     disposition: Callable[[MessageRow], Disposition],
-) -> int:
-    """End messages of one level that were due for ``due_for`` and that no consumer can read."""
+) -> tuple[dict[int, Disposition], dict[int, str]]:
+    """End messages of one level that were due for ``due_for`` and that no consumer can read.
+
+    Returns what ``end_each`` does.
+    """
     sql.subject.dialect.sessions.lock_for_writing(connection, sql)
     wanted = {"p_priority": level, "p_due_for": due_for, "p_count": limit, "p_edits": ANY_EDITS}
     found: Sequence[Any] = sql.get(unknown).run(connection, wanted).all()
-    rows = read_rows(connection, sql, found)
-    groups: dict[Disposition, list[MessageRow]] = {}
-    for row in rows:
-        groups.setdefault(disposition(row), []).append(row)
-    for end, same in groups.items():
-        end_apart(connection, sql, end, {row.id: row for row in same})
-    return len(rows)
+    return end_each(connection, sql, read_rows(connection, sql, found), disposition)

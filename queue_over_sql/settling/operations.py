@@ -526,6 +526,28 @@ def end_apart(
     return held
 
 
+def end_each(
+    connection: Connection,
+    sql: StatementCache,
+    rows: Iterable[MessageRow],
+    disposition: Callable[[MessageRow], Disposition],
+) -> tuple[dict[int, Disposition], dict[int, str]]:
+    """End each of the locked messages by its own disposition, as ``end_apart`` does.
+
+    Returns:
+        How they ended, and the reasons of those that are held now, by id.
+    """
+    groups: dict[Disposition, dict[int, MessageRow]] = {}
+    for row in rows:
+        groups.setdefault(disposition(row), {})[row.id] = row
+    ended: dict[int, Disposition] = {}
+    refused: dict[int, str] = {}
+    for end, same in groups.items():
+        refused |= end_apart(connection, sql, end, same)
+        ended |= dict.fromkeys(same.keys() - refused.keys(), end)
+    return ended, refused
+
+
 def _held_apart(
     connection: Connection,
     sql: StatementCache,

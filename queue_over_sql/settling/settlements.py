@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql.archive.results import keeps_no_results
@@ -812,6 +813,30 @@ class Settlements:
                 observer.settled(name, became, of)
                 if became in _DEAD:
                     observer.dead_lettered(name, of, reason)
+
+    def note_ended(self, ended: Mapping[int, Disposition]) -> None:
+        """Log messages that became dead letters unclaimed, and notify observers of them.
+
+        Some may have been deferred instead.
+        """
+        name, observer = self._context.name, self._context.observer
+        ids: dict[Disposition, list[int]] = {}
+        for message_id, end in sorted(ended.items(), key=itemgetter(0)):
+            ids.setdefault(end, []).append(message_id)
+            if end.aside is None:
+                _log.log(
+                    self._level(end.outcome, rejected=logging.INFO),
+                    "Message %d of queue %s became a dead letter: %s",
+                    message_id,
+                    name,
+                    visible(str(end.error), keep=""),
+                    extra={"queue": name, "message_id": message_id},
+                )
+        if observer is not None:
+            for end, of in ids.items():
+                observer.settled(name, "retried" if end.aside else end.outcome, of)
+                if end.aside is None:
+                    observer.dead_lettered(name, of, end.error)
 
     def _level(self, outcome: str, *, rejected: int) -> int:
         """The level at which a dead letter is logged: a caller decides a reject, the rest fails."""

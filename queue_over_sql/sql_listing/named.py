@@ -233,6 +233,7 @@ def _take(*, keep: bool) -> Step:
             done=Disposition(keep),
             where=None,
             refused={},
+            ended={},
             careful=keep,
             picking=partial(_picked, stage) if stage.tables.grouped else None,
         )

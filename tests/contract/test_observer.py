@@ -13,6 +13,7 @@ from sqlalchemy import text
 
 from queue_over_sql import ClaimLost, DuplicateKey, Observer, PayloadInvalid, Publication
 from tests.contract.existing_tables.users_tables import Invoice, create_invoices
+from tests.contract.payloads.kind_types import ORDERS, long_ago
 from tests.contract.queue_state import set_columns
 from tests.contract.request_reply.asking_and_answering import answering
 from tests.contract.worker.running_worker import HandlerFailed, running
@@ -235,6 +236,73 @@ def test_exchanged_and_taken_messages(queue: Queue, observer: Recording, engine:
     with engine.begin() as connection:
         queue.take(5, connection=connection)
     assert [("settled", "jobs", "done", [third])] == observer.told("settled")
+
+
+def test_what_a_take_does_not_hand_out(
+    queue: Queue, observer: Recording, engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What has expired and what cannot be decoded become dead letters, which are told and logged.
+
+    So is what is refused as one of them: it is held.
+    """
+    late, broken, refused, fine = (queue.publish(n, expires=3600).id for n in range(4))
+    for message_id in (late, refused):
+        set_columns(engine, queue, message_id, expires_at=1)
+    set_columns(engine, queue, broken, payload="{")
+    refuse_in_archive(engine, refused)
+    observer.told()
+    with engine.begin() as connection:
+        assert [3] == [message.payload for message in queue.take(5, connection=connection)]
+    told = observer.told("settled", "dead_lettered")
+    dead = {m.id: m.last_error for m in queue.archive.messages().list()}
+    assert {late, broken, fine} == dead.keys()
+    assert [
+        ("settled", "jobs", "expired", [late]),
+        ("dead_lettered", "jobs", [late], dead[late]),
+        ("settled", "jobs", "failed", [broken]),
+        ("dead_lettered", "jobs", [broken], dead[broken]),
+        ("settled", "jobs", "done", [fine]),
+    ] == told
+    assert [refused, late, broken] == errors_about(caplog)
+
+
+def test_dead_letters_of_the_kind_timeout(
+    make_service: MakeService,
+    observer: Recording,
+    engine: Engine,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each is told and logged; what is refused as one of them is held, and does not count."""
+    service = make_service(observer=observer)
+    queue = service.create_queue("jobs", kinds=ORDERS, kind_timeout=60)
+    plain = make_service().queue("jobs")
+    first, refused, last = (plain.publish(n, kind="Refund", at=long_ago()).id for n in range(3))
+    refuse_in_archive(engine, refused)
+    assert 2 == service.reap().dead_lettered
+    [held] = queue.messages(status="held").list()
+    assert refused == held.id
+    reason = "no consumer knew its kind for 0:01:00: Refund"
+    assert [
+        ("settled", "jobs", "failed", [first, last]),
+        ("dead_lettered", "jobs", [first, last], reason),
+        ("reaped", 0, 2, 0),
+    ] == observer.told("settled", "dead_lettered", "reaped")
+    assert [first, last, refused] == errors_about(caplog)
+
+
+def refuse_in_archive(engine: Engine, message_id: int) -> None:
+    """Let the database refuse to archive a message."""
+    with engine.begin() as connection:
+        connection.exec_driver_sql(
+            "CREATE TRIGGER no_room BEFORE INSERT ON queue_jobs_archive "
+            f"WHEN NEW.id = {message_id} BEGIN SELECT RAISE(ABORT, 'no room'); END"
+        )
+
+
+def errors_about(caplog: pytest.LogCaptureFixture) -> list[int]:
+    """The messages about which errors were logged."""
+    errors = [record for record in caplog.records if record.levelno == logging.ERROR]
+    return [vars(record)["message_id"] for record in errors]
 
 
 def test_the_reaper_and_schedules(
