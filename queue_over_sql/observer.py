@@ -132,13 +132,14 @@ class Observer:
         return None
 
     def published(self, queue: str, count: int, seconds: float, ids: Sequence[int]) -> None:
-        """Messages were published.
+        """Messages were published, requeued, or copied to a ``dead_letter_queue``.
 
         Args:
-            queue: name of the queue.
-            count: how many messages were created or replaced.
+            queue: name of the queue that has them.
+            count: how many messages were added; a message that replaced another one adds none.
             seconds: how long the publish took.
-            ids: ids of these messages; empty for ``load``, ``enqueue`` and schedules.
+            ids: ids of those that were added or replaced; empty for ``load``, ``enqueue`` and
+                schedules.
         """
 
     def claimed(self, queue: str, messages: Sequence[MessageFacts], seconds: float) -> None:

@@ -45,7 +45,7 @@ def requeue(
     priorities: int,
     forget_keys: bool,
     encode: Callable[[str | None], str | bytes] | None = None,
-) -> tuple[int, int | None]:
+) -> tuple[list[int], int | None]:
     """Requeue a page of archived messages under new ids.
 
     ``up_to`` is the last id, ``priorities`` the present number of levels. With ``forget_keys`` the
@@ -53,7 +53,7 @@ def requeue(
     only one of them, of its kind.
 
     Returns:
-        How many, and the last id of the page; None if it was the last page.
+        Their new ids, and the last id of the page; None if it was the last page.
 
     Raises:
         DuplicateKey: a live message has the key of one of them; none was changed.
@@ -72,9 +72,10 @@ def requeue(
     rows = read_archive_rows(connection, sql, found)
     if not rows:
         # Others have removed or requeued them.
-        return 0, last
+        return [], last
     if tables.ends_in_place:
-        return _begin_anew(connection, sql, rows, priorities), last
+        _begin_anew(connection, sql, rows, priorities)
+        return [row.id for row in rows], last
     for row in rows:
         _check_readable(row)
     if encode is not None:
@@ -90,7 +91,7 @@ def requeue(
     if forget_keys:
         keyed = [(row.id, row.message_key) for row in rows]
         keys.forget_messages(connection, sql, keyed)
-    return len(rows), last
+    return [new.id for new in anew], last
 
 
 def _unblock(connection: Connection, sql: StatementCache, rows: Sequence[MessageRow]) -> None:
@@ -126,7 +127,7 @@ def _unreadable(row: MessageRow, why: str) -> PayloadInvalid:
 
 def _begin_anew(
     connection: Connection, sql: StatementCache, rows: Sequence[MessageRow], priorities: int
-) -> int:
+) -> None:
     groups: dict[tuple[int, str | None], list[int]] = {}
     for row in rows:
         headers = _headers_with(row)
@@ -136,7 +137,6 @@ def _begin_anew(
         values = {"p_priority": level, "p_headers": headers, "p_at": None, "p_delay": 0}
         change_by_ids(connection, sql, begin_anew, ids, values)
     _unblock(connection, sql, rows)
-    return len(rows)
 
 
 def _again(row: MessageRow, priorities: int) -> NewMessage:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -94,8 +95,12 @@ class ArchiveSelection(Selection):
                 forget_keys=settings.dedup_window is not None,
                 encode=encode,
             )
-            batch, after = context.run(requeueing, connection)
-            done += batch
+            began = time.monotonic()
+            ids, after = context.run(requeueing, connection)
+            done += len(ids)
+            if ids and context.observer is not None:
+                seconds = time.monotonic() - began
+                context.observer.published(context.name, len(ids), seconds, ids)
             if progress is not None:
                 progress(done)
             if after is None:

@@ -64,7 +64,8 @@ class PrometheusObserver(Observer):
     reaper.
 
     ================================  =========================================================
-    ``published_total``               messages that were published
+    ``published_total``               messages that were added: published, requeued, or copied to
+                                      a ``dead_letter_queue``
     ``claimed_total``                 messages that were claimed
     ``redelivered_total``             those of them that had been delivered before
     ``wait_seconds``                  histogram: from the instant at which a message was due to

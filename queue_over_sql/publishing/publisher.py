@@ -305,12 +305,10 @@ class ObservedPublisher:
             with observer.publishing(self._queue, 1) as headers:
                 publication = with_headers(publication, headers)
                 published = self._publisher.publish(publication, on_conflict, connection)
-                if is_new(published):
-                    observer.published(self._queue, 1, time.monotonic() - began, [published.id])
+                notify_published(observer, self._queue, [published], time.monotonic() - began)
             return published
         published = self._publisher.publish(publication, on_conflict, connection)
-        if is_new(published):
-            observer.published(self._queue, 1, time.monotonic() - began, [published.id])
+        notify_published(observer, self._queue, [published], time.monotonic() - began)
         return published
 
     def publish_many(
@@ -351,16 +349,21 @@ class ObservedPublisher:
             return self._publisher.load(items, batch_size, notify)
 
     def _notify(self, published: Sequence[Published], began: float) -> None:
-        ids = [each.id for each in published if is_new(each)]
-        if ids:
-            self._observer.published(self._queue, len(ids), time.monotonic() - began, ids)
+        notify_published(self._observer, self._queue, published, time.monotonic() - began)
 
 
-def is_new(published: Published) -> bool:
-    """Whether a publish created or replaced a message."""
+def notify_published(
+    observer: Observers, queue: str, published: Sequence[Published], seconds: float
+) -> None:
+    """Notify observers of the messages that a publish created or replaced, if it did."""
     # Compare by identity, because hashing an enum member is slower.
-    outcome = published.outcome
-    return outcome is PublishOutcome.CREATED or outcome is PublishOutcome.REPLACED
+    created = [each.id for each in published if each.outcome is PublishOutcome.CREATED]
+    ids = created
+    if len(created) < len(published):
+        ends = (PublishOutcome.CREATED, PublishOutcome.REPLACED)
+        ids = [each.id for each in published if each.outcome in ends]
+    if ids:
+        observer.published(queue, len(created), seconds, ids)
 
 
 def with_headers(publication: Publication, headers: Mapping[str, Any]) -> Publication:

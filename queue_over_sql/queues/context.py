@@ -9,6 +9,7 @@ import functools
 import logging
 import time
 from collections.abc import Sequence
+from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
@@ -55,6 +56,9 @@ T = TypeVar("T")
 # How long a change of settings by others may go unnoticed, even if the reaper's interval is longer.
 _LONGEST_REFRESH = 5.0
 _NOTHING: Final = contextlib.nullcontext[Sequence[StatementCache]](())
+# How to notify observers of what an operation of this context has copied to other queues; None:
+# nobody waits for its end.
+_copied: ContextVar[list[Callable[[], None]] | None] = ContextVar("copied", default=None)
 
 
 class TablesChanged(DatabaseRefused):
@@ -251,6 +255,9 @@ class QueueContext:
         """
         # As ``as_operation``, without a call of Python for each message.
         operation: Operation[T] = given if isinstance(given, Operation) else Operation(given)
+        copies = self.observer is not None and self._settings.dead_letter_queue is not None
+        if copies and _copied.get() is None:
+            return self._run_copying(operation, connection)
         if connection is not None:
             return self._run_inside(connection, operation)
         ready: Sequence[StatementCache] = ()
@@ -277,6 +284,37 @@ class QueueContext:
         """Whether the database refused one row, so that it may accept others."""
         cause = error.__cause__
         return isinstance(cause, DBAPIError) and self.dialect.errors.refuses_row(cause)
+
+    def note_copied(self, ids: Sequence[int], seconds: float) -> None:
+        """Notify observers of copies of dead letters in this queue, once they are committed.
+
+        In a transaction of a caller they are notified at the end of its verb.
+        """
+        if self.observer is None:
+            return
+        notify = partial(self.observer.published, self.name, len(ids), seconds, ids)
+        noted = _copied.get()
+        if noted is None:
+            notify()
+        else:
+            noted.append(notify)
+
+    def _run_copying(self, operation: Operation[T], connection: CallersConnection | None) -> T:
+        noted: list[Callable[[], None]] = []
+
+        def do(target: Connection) -> T:
+            # It may run again.
+            noted.clear()
+            return operation.do(target)
+
+        before = _copied.set(noted)
+        try:
+            result = self.run(operation._replace(do=do), connection)
+        finally:
+            _copied.reset(before)
+        for notify in noted:
+            notify()
+        return result
 
     def _run_inside(self, connection: CallersConnection, operation: Operation[T]) -> T:
         if isinstance(connection, Connection) and self.connections.is_begun(connection):

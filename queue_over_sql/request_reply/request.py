@@ -19,7 +19,7 @@ from queue_over_sql.errors import (
     RequestTimeout,
 )
 from queue_over_sql.message import Message, Publication, Published
-from queue_over_sql.publishing.publisher import is_new, refuse_options, with_headers
+from queue_over_sql.publishing.publisher import notify_published, refuse_options, with_headers
 from queue_over_sql.request_reply import store as replies
 from queue_over_sql.sql.operation import Operation
 from queue_over_sql.values.backoff import OutageLog, poll_pauses
@@ -95,8 +95,7 @@ class Requests:
         with observer.publishing(name, 1) as headers:
             publication = with_headers(publication, headers)
             published = self._reply(message, box, publication, connection)
-            if is_new(published):
-                observer.published(name, 1, time.monotonic() - began, [published.id])
+            notify_published(observer, name, [published], time.monotonic() - began)
         return published
 
     def _reply(

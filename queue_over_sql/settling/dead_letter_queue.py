@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -109,7 +110,7 @@ def _publish(
     contents: Mapping[int, Mapping[str, Any]],
 ) -> dict[int, BaseException]:
     """Publish copies to the other queue; why it cannot have those that stay, by id."""
-    errors, receiver = context.dialect.errors, None
+    errors, receiver, began = context.dialect.errors, None, time.monotonic()
     try:
         with savepoint(connection, _SAVEPOINT):
             receiver = open_it()
@@ -122,7 +123,7 @@ def _publish(
                 NewMessage(None, {**content, **own}, 0, None, expires=accepted.expires_us)
                 for content in contents.values()
             ]
-            publish_many(connection, receiver.sql, messages, "raise")
+            copies = publish_many(connection, receiver.sql, messages, "raise")
             receiver.wakeups.notify_on(connection, receiver.sql)
     except (DatabaseUnavailable, ServiceClosed):
         raise
@@ -139,6 +140,7 @@ def _publish(
         if receiver is None or kind in _OF_QUEUE:
             return dict.fromkeys(contents, refused)
     else:
+        receiver.note_copied([each.id for each in copies], time.monotonic() - began)
         return {}
     if len(contents) == 1:
         return dict.fromkeys(contents, refused)

@@ -26,7 +26,12 @@ from queue_over_sql.errors import (
 )
 from queue_over_sql.message import Publication, Published
 from queue_over_sql.payloads import codec as payloads
-from queue_over_sql.publishing.publisher import ON_CONFLICT, check_options, is_new, with_headers
+from queue_over_sql.publishing.publisher import (
+    ON_CONFLICT,
+    check_options,
+    notify_published,
+    with_headers,
+)
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues import registry
 from queue_over_sql.sql.compiled import StatementCache
@@ -133,8 +138,7 @@ class FanOut:
             published = self._published(traced, on_conflict, connection)
             seconds = time.monotonic() - began
             for copy in itertools.chain.from_iterable(published):
-                if is_new(copy):
-                    observer.published(str(copy.queue), 1, seconds, [copy.id])
+                notify_published(observer, str(copy.queue), [copy], seconds)
         return published
 
     def _published(

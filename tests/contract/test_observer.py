@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sqlite3
 import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
 
 from queue_over_sql import ClaimLost, DuplicateKey, Observer, PayloadInvalid, Publication
+from queue_over_sql.queue import core_of
+from queue_over_sql.sql.operation import Operation
 from tests.contract.existing_tables.users_tables import Invoice, create_invoices
 from tests.contract.payloads.kind_types import ORDERS, long_ago
 from tests.contract.queue_state import set_columns
@@ -134,14 +138,19 @@ def test_publishing(queue: Queue, observer: Recording) -> None:
     queue.publish("b", key="k", on_conflict="skip")
     queue.publish("b", key="k", on_conflict="replace")
     many = queue.publish_many(["c", Publication("d", headers={"trace": "own", "more": 1})])
+    # The one that is replaced was there.
     assert [
-        ("published", "jobs", 1, [one]),
+        ("published", "jobs", 0, [one]),
         ("published", "jobs", 2, [each.id for each in many]),
     ] == observer.told()
     assert 3 == queue.load(["e", "f", Publication("g")])
     assert [("published", "jobs", 3, [])] == observer.told()
     headers = [message.headers for message in queue.consume(10)]
     assert [{"trace": "t1"}] * 2 + [{"trace": "t1", "more": 1}] + [{"trace": "t1"}] * 3 == headers
+    queue.publish("h", key="h")
+    observer.told()
+    both = queue.publish_many([Publication("i", key="h"), "j"], on_conflict="replace")
+    assert [("published", "jobs", 1, [each.id for each in both])] == observer.told()
 
 
 def test_a_load_that_fails_tells_what_it_had_committed(queue: Queue, observer: Recording) -> None:
@@ -152,6 +161,64 @@ def test_a_load_that_fails_tells_what_it_had_committed(queue: Queue, observer: R
         ("published", "jobs", 2, []),
         ("error", "publishing", "jobs", 0, "PayloadInvalid"),
     ] == observer.told()
+
+
+def test_what_is_requeued_is_published(
+    service: QueueService, queue: Queue, observer: Recording, engine: Engine
+) -> None:
+    """Under its new id; a row of an adopted table under its own."""
+    queue.publish_many(range(2))
+    queue.reject(queue.consume(2), "no")
+    create_invoices(engine, 1)
+    adopted = service.adopt_queue("billing", Invoice)
+    adopted.enqueue()
+    adopted.reject(adopted.consume(), "no")
+    observer.told()
+    assert 2 == queue.archive.messages().requeue()
+    assert 1 == adopted.archive.messages().requeue()
+    assert 0 == queue.archive.messages().requeue()
+    assert [
+        ("published", "jobs", 2, [message.id for message in queue.consume(2)]),
+        ("published", "billing", 1, [message.id for message in adopted.consume()]),
+    ] == observer.told("published")
+
+
+def test_copies_of_dead_letters_are_published(
+    service: QueueService, queue: Queue, observer: Recording, engine: Engine
+) -> None:
+    """In the queue that gets them, however they died; what is undone or refused is not."""
+    dead = service.create_queue("dead")
+    service.create_queue("jobs", dead_letter_queue="dead")
+    queue.refresh()
+    late, *_ = queue.publish_many([Publication("late", expires=3600), *range(5)])
+    one, other, cancelled, refused, lasting = queue.consume(5, where=queue.table.c.id != late.id)
+    observer.told()
+    with engine.begin() as connection:
+        one.reject("no", connection=connection)
+    queue.reject([other], "no")
+    queue.cancel(cancelled.id)
+    lasting.nack("again")
+    set_columns(engine, queue, late.id, expires_at=1)
+    service.reap()
+    told = observer.told("published")
+    assert [("published", "dead", 1)] * 4 == [fact[:3] for fact in told]
+    assert {id_ for fact in told for id_ in fact[3]} == {m.id for m in dead.messages().list()}
+    refuse_in_archive(engine, refused.id)
+    refused.reject("no")
+    assert [] == observer.told("published")
+    context = core_of(queue).context
+    busy = sqlite3.OperationalError("database is locked")
+    busy.sqlite_errorcode = sqlite3.SQLITE_BUSY
+    tries = iter([OperationalError("", {}, busy), None])
+
+    def feed(connection: Connection) -> None:
+        assert context.feed is not None
+        context.feed(connection, [one.id])
+        if (error := next(tries)) is not None:
+            raise error
+
+    context.run(Operation(feed, atomic=True))
+    assert [("published", "dead", 1)] == [fact[:3] for fact in observer.told("published")]
 
 
 def test_rows_that_are_enqueued_are_published(
