@@ -14,8 +14,10 @@ import os
 import re
 import socket
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
 
+from queue_over_sql.attempts import HELD
+from queue_over_sql.attempts import Failure as FailedAttempt
 from queue_over_sql.claiming.group_walk import GroupWalk
 from queue_over_sql.claiming.operations import oldest_first
 from queue_over_sql.consumers import registrations
@@ -37,11 +39,11 @@ from queue_over_sql.errors import (
 from queue_over_sql.message import Claim
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues import registry
-from queue_over_sql.settling.failures import reason_of
+from queue_over_sql.settling.failures import reason_of, traceback_of
 from queue_over_sql.settling.operations import each_of, retry
 from queue_over_sql.sql.operation import Operation
 from queue_over_sql.statements.clock import server_now
-from queue_over_sql.statements.requests import Settlement
+from queue_over_sql.statements.requests import Disposition, Settlement
 from queue_over_sql.values.checks import check_choice, check_whole
 from queue_over_sql.values.durations import Duration, instant, to_microseconds
 from queue_over_sql.values.limits import CONSUMER_LENGTH, LARGEST, OWNER_LENGTH
@@ -67,6 +69,7 @@ DEFAULT_TIMEOUT: Final = 7 * 86_400.0
 """How long a durable consumer holds messages without a heartbeat, in seconds."""
 
 _ON_ACK: Final = ("delete", "archive")
+_RETRIED: Final = "retried"
 # More messages than a queue can have.
 _ALL: Final = 2**62
 _NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{CONSUMER_LENGTH}}}\Z")
@@ -159,6 +162,8 @@ class DurableConsumer:
         self._owner = owner[:OWNER_LENGTH]
         self._timeout_us = None if timeout is None else to_microseconds(timeout, "timeout")
         self._taken: Registration | None = None
+        # What the present operation has ended, because it had expired.
+        self._expired: dict[int, Disposition] = {}
 
     # -- registration
 
@@ -348,8 +353,10 @@ class DurableConsumer:
         number, tables = wanted.consumer_round, self._context.tables
         self._locked(connection, epoch, number, shared=True)
         if store.win_seal(connection, tables, self.consumer_id, number):
+            self._expired.clear()
             count = self._claim(connection, wanted)
             store.seal(connection, tables, self.consumer_id, number, count)
+            self._settlements.note_ended(self._expired)
             return count
         found = store.rounds_between(connection, tables, self.consumer_id, number - 1, number)
         if not found:
@@ -414,25 +421,38 @@ class DurableConsumer:
         wait = None if delay is None else to_microseconds(delay, "delay", zero=True)
         if epoch is None and self._taken is not None:
             epoch = self.epoch
-        groups: dict[tuple[int, str | None], list[int]] = {}
+        groups: dict[tuple[int, _Reason], list[int]] = {}
         for message_id, consumer_round, error in sorted(failures, key=lambda each: each[:2]):
-            groups.setdefault((consumer_round, reason_of(error)), []).append(message_id)
+            groups.setdefault((consumer_round, _reason(error)), []).append(message_id)
+        refused: dict[int, str] = {}
 
-        def do(connection: Connection) -> set[int]:
+        def do(connection: Connection) -> list[FailedAttempt]:
+            refused.clear()
             if epoch is not None:
                 self._locked(connection, epoch, shared=True)
-            settled: set[int] = set()
+            failed: list[FailedAttempt] = []
             for (consumer_round, reason), ids in groups.items():
                 stamp = Claim(self.consumer_id, consumer_round)
-                settled |= self._nack(
-                    connection, Settlement(ids, stamp, Outcome.FAILED, reason), wait
-                )
-            return settled
+                settlement = Settlement(ids, stamp, Outcome.FAILED, reason.text)
+                failed += self._nack(connection, settlement, wait, reason, refused)
+            return failed
 
-        settled = self._write(do)
-        if settled:
+        nacking = Operation(do, atomic=True, durable=True)
+        failed = self._settlements.attempts.run(nacking, self._context.run, list)
+        self._note_failed(failed)
+        self._settlements.log_refused(refused)
+        if failed:
             self._came_back(None)
-        return settled
+        return {each.message_id for each in failed}
+
+    def _note_failed(self, failed: Sequence[FailedAttempt]) -> None:
+        dead = {each.message_id: each.error for each in failed if each.outcome == Outcome.FAILED}
+        self._settlements.note_ended(
+            {id_: Disposition(keep=True, error=error) for id_, error in dead.items()}
+        )
+        retried = [each.message_id for each in failed if each.outcome == _RETRIED]
+        if retried and (observer := self._context.observer) is not None:
+            observer.settled(self._context.name, _RETRIED, retried)
 
     # -- the registration
 
@@ -444,8 +464,16 @@ class DurableConsumer:
         return self._taken
 
     def _write(self, do: Callable[[Connection], T]) -> T:
+        def anew(connection: Connection) -> T:
+            # It may run again.
+            self._expired.clear()
+            return do(connection)
+
         # A round in a checkpoint must still exist after a power failure.
-        return self._context.run(Operation(do, atomic=True, durable=True))
+        done = self._context.run(Operation(anew, atomic=True, durable=True))
+        self._settlements.note_ended(self._expired)
+        self._expired.clear()
+        return done
 
     def _ending(self, do: Callable[..., T]) -> T:
         """Run an operation that ends messages, and hold those that the database refuses to end."""
@@ -648,30 +676,70 @@ class DurableConsumer:
             connection, sql, self.consumer_id, number
         ).items():
             end = Settlement(ids, stamp, Outcome.EXPIRED, not_started_within(waited))
-            ended += len(self._settlements.dead_letter(connection, end))
+            refused: dict[int, str] = {}
+            gone = self._settlements.dead_letter(connection, end, refused)
+            self._settlements.log_refused(refused)
+            told = Disposition(keep=True, error=end.error, outcome=Outcome.EXPIRED)
+            self._expired |= dict.fromkeys(gone - refused.keys(), told)
+            ended += len(gone)
         return ended
 
     def _count(self, connection: Connection, wanted: Round) -> int:
         priorities, sql = self._context.settings.priorities, self._context.sql
         return store.count_eligible(connection, sql, wanted, priorities)
 
-    def _nack(self, connection: Connection, failed: Settlement, delay: int | None) -> set[int]:
+    def _nack(
+        self,
+        connection: Connection,
+        failed: Settlement,
+        delay: int | None,
+        reason: _Reason,
+        refused: dict[int, str],
+    ) -> list[FailedAttempt]:
         sql, most = self._context.sql, self._context.settings.max_attempts
         held = store.held_attempts(connection, sql, failed.claim, failed.ids, most)
         waits: dict[int | None, list[int]] = {}
-        for message_id, (attempt, allowed) in held.items():
-            wait = self._settlements.delay_after(attempt, allowed, failed.error, delay)
+        for message_id, (attempt, allowed, _) in held.items():
+            wait = self._settlements.delay_after(
+                attempt, allowed, reason.text, delay, reason.exception
+            )
             waits.setdefault(wait, []).append(message_id)
+        told: list[FailedAttempt] = []
         for wait, ids in waits.items():
             in_order = sql.subject.grouped and self._context.settings.group_order == "fifo"
             limit = self._context.settings.group_limit or 1
             settlement = dataclasses.replace(failed, ids=ids, in_order=in_order, group_limit=limit)
             if wait is None:
-                self._settlements.dead_letter(connection, settlement)
+                self._settlements.dead_letter(connection, settlement, refused)
             else:
                 again = partial(retry, sql=sql, delay=wait)
                 each_of(sql, [settlement], again).do(connection)
-        return set(held)
+            became = Outcome.FAILED.value if wait is None else _RETRIED
+            told += [
+                FailedAttempt(
+                    message_id,
+                    held[message_id][0],
+                    self.consumer_id,
+                    held[message_id][2],
+                    HELD if message_id in refused else became,
+                    refused.get(message_id, reason.text),
+                    reason.traceback,
+                )
+                for message_id in ids
+            ]
+        return told
+
+
+class _Reason(NamedTuple):
+    text: str | None
+    exception: type[BaseException] | None
+    traceback: str | None
+
+
+def _reason(error: str | BaseException | None) -> _Reason:
+    if isinstance(error, BaseException):
+        return _Reason(reason_of(error), type(error), traceback_of(error))
+    return _Reason(reason_of(error), None, None)
 
 
 def _round(name: str, value: int) -> int:

@@ -354,18 +354,18 @@ def held_attempts(
     stamp: Claim,
     ids: Sequence[int],
     max_attempts: int,
-) -> dict[int, tuple[int, int]]:
-    """Lock the messages that a round still holds; by id: attempts made and allowed."""
+) -> dict[int, tuple[int, int, int | None]]:
+    """Lock the messages that a round still holds; by id: attempts made, allowed, claimed at."""
     fence = {
         "p_consumer": stamp.consumer_id,
         "p_round": stamp.consumer_round,
         "p_max_attempts": max_attempts,
     }
-    held: dict[int, tuple[int, int]] = {}
+    held: dict[int, tuple[int, int, int | None]] = {}
     for batch in batches(ids):
         statement = sql.get(rounds.held_attempts, bucket_of(len(batch)))
         rows: Sequence[Any] = statement.run(connection, id_values(batch) | fence).all()
-        held |= {row[0]: (int(row[1]), int(row[2])) for row in rows}
+        held |= {row[0]: (int(row[1]), int(row[2]), row[3]) for row in rows}
     return held
 
 

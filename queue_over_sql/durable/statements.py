@@ -207,9 +207,12 @@ def unclaim_rounds(tables: QueueTables) -> Update:
 
 
 def held_attempts(tables: QueueTables, size: int) -> Select[Any]:
-    """Lock those of the ids that a round still holds; with attempts made and allowed."""
+    """Lock those of the ids that a round still holds.
+
+    It reads the attempts that were made and are allowed, and when the message was claimed.
+    """
     live = tables.live
     allowed = func.coalesce(live.c.max_attempts, number("p_max_attempts"))
-    columns = (live.c.id, live.c.attempt_count, allowed)
+    columns = (live.c.id, live.c.attempt_count, allowed, live.c.claimed_at)
     held = select(*columns).where(fence(tables, size)).with_for_update()
     return by_id(tables, held, live)

@@ -834,7 +834,7 @@ class Settlements:
                 )
         if observer is not None:
             for end, of in ids.items():
-                observer.settled(name, "retried" if end.aside else end.outcome, of)
+                observer.settled(name, "retried" if end.aside else str(end.outcome), of)
                 if end.aside is None:
                     observer.dead_lettered(name, of, end.error)
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from queue_over_sql import FixedDelay, RoundsGone
+from queue_over_sql import FixedDelay, Observer, RoundsGone
 from queue_over_sql.durable.consumer import DurableConsumer
 from tests.contract.durable.queries import Query
 from tests.contract.queue_state import counts
+from tests.contract.retry_policies import POLICIES, NeverForBadValues
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from queue_over_sql import Queue, QueueService
+    from queue_over_sql.testing.plugin import MakeService
 
 pytestmark = pytest.mark.threads("a streaming engine reads by threads and processes")
 
@@ -51,6 +55,53 @@ def test_one_that_failed_too_often_is_a_dead_letter(queue: Queue) -> None:
     assert "failed" == dead.outcome
     assert "ValueError: second" == dead.last_error
     assert (0, 0, 1) == counts(queue)
+
+
+class Told(Observer):
+    """Notes what became of messages."""
+
+    def __init__(self) -> None:
+        self.ends: list[tuple[Any, ...]] = []
+
+    def settled(self, queue: str, outcome: str, ids: Sequence[int]) -> None:
+        """Note it."""
+        self.ends.append((queue, outcome, list(ids)))
+
+    def dead_lettered(self, queue: str, ids: Sequence[int], reason: str | None) -> None:
+        """Note it."""
+        self.ends.append((queue, reason, list(ids)))
+
+
+def test_failed_attempts_are_kept_and_told(
+    make_service: MakeService, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As those of an ordinary consumer are: to operators, observers and the log."""
+    told = Told()
+    service = make_service(observer=told, retry_policies=POLICIES)
+    queue = service.create_queue("jobs", max_attempts=3, retry=NeverForBadValues())
+    bad = queue.publish("bad").id
+    query = Query(queue)
+    with pytest.raises(ValueError, match="second") as raised:
+        int("second")
+    reason = f"ValueError: {raised.value}"
+    for error in ("first", raised.value):
+        (opened,) = query.plan()
+        query.checkpoint = opened.consumer_round
+        query.consumer.nack([(bad, opened.consumer_round, error)])
+    first, second = queue.attempts(bad)
+    assert (1, "retried", "first") == (first.attempt, first.outcome, first.error)
+    assert (2, "failed", reason) == (second.attempt, second.outcome, second.error)
+    assert first.began_at is not None
+    assert first.began_at <= first.ended_at
+    assert ("query", None) == (first.consumer_id, first.traceback)
+    assert "int(" in str(second.traceback)
+    assert [
+        ("jobs", "retried", [bad]),
+        ("jobs", "failed", [bad]),
+        ("jobs", reason, [bad]),
+    ] == told.ends
+    [logged] = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert f"Message {bad} of queue jobs became a dead letter" in logged.getMessage()
 
 
 @pytest.mark.engines("sqlite")

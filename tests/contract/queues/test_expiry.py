@@ -314,9 +314,11 @@ def test_a_consumer_that_died_before_it_ended_them_loses_nothing(
 @pytest.mark.threads("durable consumers have no other face")
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_round_of_a_durable_consumer_holds_none(
-    queue: Queue, engine: Engine, apart: bool
+    make_service: MakeService, engine: Engine, apart: bool
 ) -> None:
     """They end when the round is claimed, under its fence, and the round has the others."""
+    told = Told()
+    queue = make_service(observer=told).create_queue("jobs")
     late = queue.publish("late", expires=LONG).id
     queue.publish("in time", expires=LONG)
     lapse(engine, queue, late)
@@ -324,6 +326,8 @@ def test_a_round_of_a_durable_consumer_holds_none(
     (opened,) = query.plan()
     assert ["in time"] == query.read(opened)
     assert ["expired"] == outcomes(queue)
+    assert [("expired", 1)] == told.ended
+    assert [REASON] == told.dead
     query.consumer.ack(opened.consumer_round)
     assert 0 == queue.stats().live
 
