@@ -183,8 +183,8 @@ class Observer:
 
         Args:
             queue: name of the queue.
-            outcome: ``done``, ``retried``, ``failed`` (out of attempts), ``rejected`` or
-                ``released``.
+            outcome: ``done``, ``retried``, ``failed`` (out of attempts), ``rejected``, ``expired``
+                or ``released``.
             ids: ids of the messages.
         """
 
