@@ -8,8 +8,10 @@ messages, as W3C ``traceparent`` and ``tracestate``.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql import MessageFacts, Observer
@@ -31,6 +33,24 @@ SYSTEM: Final = "queue_over_sql"
 
 _NAME: Final = "queue_over_sql"
 _DEFAULT: Final = Context()
+
+
+@dataclasses.dataclass
+class _Sent:
+    """What a publish has sent so far; ``load`` and topics tell it part by part."""
+
+    by: OpenTelemetryObserver
+    count: int = 0
+    ids: Sequence[int] = ()
+
+    def attributes(self) -> dict[str, Any]:
+        if self.count == len(self.ids) == 1:
+            return {"messaging.message.id": str(self.ids[0])}
+        return {"messaging.batch.message_count": self.count} if self.count else {}
+
+
+# The publishes that run in this context, the innermost last.
+_sending: ContextVar[tuple[_Sent, ...]] = ContextVar("sending", default=())
 
 
 class OpenTelemetryObserver(Observer):
@@ -78,7 +98,9 @@ class OpenTelemetryObserver(Observer):
             attributes["messaging.batch.message_count"] = count
         began = time.monotonic()
         failure: str | None = None
-        with self._span(f"publish {queue}", SpanKind.PRODUCER, attributes):
+        sent = _Sent(self)
+        before = _sending.set((*_sending.get(), sent))
+        with self._span(f"publish {queue}", SpanKind.PRODUCER, attributes) as span:
             headers: dict[str, str] = {}
             propagate.inject(headers)
             try:
@@ -87,19 +109,20 @@ class OpenTelemetryObserver(Observer):
                 failure = _type_of(error)
                 raise
             finally:
+                _sending.reset(before)
+                span.set_attributes(sent.attributes())
                 measured = _measured(attributes, failure)
                 self._operation.record(time.monotonic() - began, measured)
 
     def published(self, queue: str, count: int, seconds: float, ids: Sequence[int]) -> None:
-        """Note the id on the span of the publish."""
+        """Count it, and note it for the span of the publish, if there is one."""
         del seconds
         attributes = _attributes(queue, "publish", "send")
         self._sent.add(count, _measured(attributes, None))
-        span = trace.get_current_span()
-        if len(ids) == 1:
-            span.set_attribute("messaging.message.id", str(ids[0]))
-        elif count:
-            span.set_attribute("messaging.batch.message_count", count)
+        sent = next((each for each in reversed(_sending.get()) if each.by is self), None)
+        if sent is not None:
+            sent.count += max(count, len(ids))
+            sent.ids = ids
 
     def claimed(self, queue: str, messages: Sequence[MessageFacts], seconds: float) -> None:
         """Record a span for the claim."""

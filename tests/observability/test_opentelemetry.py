@@ -18,11 +18,14 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from queue_over_sql import DuplicateKey
 from queue_over_sql.observability.opentelemetry import OpenTelemetryObserver
+from tests.contract.existing_tables.users_tables import Invoice, create_invoices
 from tests.observability import traced_worker
 from tests.observability.traced_worker import spans_of
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
     from queue_over_sql import QueueService
     from queue_over_sql.testing.plugin import MakeService, TestDatabase
 
@@ -147,6 +150,30 @@ def test_topics_schedules_requests_and_batches(traced: Traced) -> None:
         s for s in traced.spans if s["attributes"].get("messaging.batch.message_count") == 3
     )
     assert "publish jobs" == batch["name"]
+
+
+@pytest.mark.engines("sqlite")
+def test_a_span_has_the_sum_of_its_publish(traced: Traced, engine: Engine) -> None:
+    """A load tells each batch, a topic each copy. What has no span of its own changes no other."""
+    queue = traced.service.create_queue("jobs")
+    topic = traced.service.create_topic("news")
+    for name in ("jobs", "others"):
+        topic.subscribe(traced.service.create_queue(name))
+    create_invoices(engine, 2)
+    adopted = traced.service.adopt_queue("billing", Invoice)
+    with traced.tracer.start_as_current_span("order"):
+        assert 5 == queue.load(range(5), batch_size=2)
+        topic.publish("x", routing_key="a")
+        assert 2 == adopted.enqueue()
+        queue.reject(queue.consume(1), "no")
+        assert 1 == queue.archive.messages().requeue()
+    assert {} == traced.span("order")["attributes"]
+    counts = {
+        span["name"]: span["attributes"]["messaging.batch.message_count"]
+        for span in traced.spans
+        if span["name"].startswith("publish ")
+    }
+    assert {"publish jobs": 5, "publish news": 2} == counts
 
 
 @pytest.mark.engines("sqlite")
