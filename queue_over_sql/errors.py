@@ -322,10 +322,9 @@ class PayloadTooLarge(QueueError, ValueError):
     def __init__(
         self, what: str, size: int, limit: int, raises: str = "create the queue with a larger limit"
     ) -> None:
-        if what == "headers":
-            verb, otherwise = "take", ""
-        else:
-            verb, otherwise = "takes", f", or {raises}"
+        verb = "take" if what == "headers" else "takes"
+        # Only that of payloads can be changed.
+        otherwise = "" if what in {"headers", "result"} else f", or {raises}"
         super().__init__(
             f"The {what} {verb} {size:,} bytes; the limit is {limit:,}. Keep large content "
             f"elsewhere and publish a reference{otherwise}."

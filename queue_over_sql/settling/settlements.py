@@ -191,11 +191,12 @@ class Settlements:
         traceback: str | None = None,
         exception: type[BaseException] | None = None,
         in_place: bool = False,
+        final: bool = False,
     ) -> None:
         """Retry or dead-letter failed messages; see ``Queue.nack``.
 
         ``traceback`` and ``exception`` belong to an error that is a text. ``in_place``: what is
-        retried is due now, at its old place.
+        retried is due now, at its old place. ``final``: nothing is retried.
         """
         messages = as_list(messages)
         reason = reason_of(error)
@@ -203,7 +204,9 @@ class Settlements:
         explicit = 0 if in_place else explicit
         exception = type(error) if isinstance(error, BaseException) else exception
         delays = {
-            m.id: self.delay_after(m.attempt, m.max_attempts, reason, explicit, exception)
+            m.id: None
+            if final
+            else self.delay_after(m.attempt, m.max_attempts, reason, explicit, exception)
             for m in messages
         }
         groups = self.grouped(messages, Outcome.FAILED, reason, apart=delays, comes_back=True)

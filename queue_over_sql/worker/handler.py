@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar
 
-from queue_over_sql.errors import shown
+from queue_over_sql.errors import PayloadInvalid, PayloadTooLarge, shown
 from queue_over_sql.message import note_result
 from queue_over_sql.payloads.codec import encode_result
 
@@ -27,10 +27,14 @@ R = TypeVar("R")
 HandlerFunction = Callable[..., Any]
 
 
+class ResultNotKept(Exception):
+    """A handler returned what cannot be stored as a result, and would do so again."""
+
+
 def keeping_result(function: HandlerFunction) -> HandlerFunction:
     """A handler whose messages are acked with what it returns.
 
-    A result that is no JSON value, or too large, is a failure of the handler.
+    A result that is no JSON value, or too large, is a failure that no further attempt mends.
     """
 
     def call(message: Message, *rest: Any) -> Any:
@@ -43,9 +47,19 @@ def keeping_result(function: HandlerFunction) -> HandlerFunction:
 
 
 def keep_as_result(message: Message, result: object) -> None:
-    """Note what a handler returned, unless it has settled the message itself."""
-    if not message.settled:
-        note_result(message, None if result is None else encode_result(result))
+    """Note what a handler returned, unless it has settled the message itself.
+
+    Raises:
+        ResultNotKept: it cannot be stored.
+    """
+    if message.settled:
+        return
+    try:
+        encoded = None if result is None else encode_result(result)
+    except (PayloadInvalid, PayloadTooLarge) as error:
+        msg = f"the handler succeeded, but what it returned cannot be kept as its result: {error}"
+        raise ResultNotKept(msg) from error
+    note_result(message, encoded)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,6 +20,7 @@ from queue_over_sql.message import is_committed
 from queue_over_sql.observer import log_fields, log_lost
 from queue_over_sql.queue import core_of
 from queue_over_sql.settling.failures import users_frames
+from queue_over_sql.worker.handler import ResultNotKept
 from queue_over_sql.worker.time_limits import TimedOut
 
 if TYPE_CHECKING:
@@ -77,13 +78,19 @@ class Outcomes:
         """Nack them, also those that the handler settled: that may have been rolled back.
 
         If it was not, the fence refuses. ``traceback`` and ``exception`` belong to an error that is
-        a text.
+        a text. After ``ResultNotKept`` there is no further attempt: it would run the handler again
+        for nothing.
         """
+        final = exception is not None and issubclass(exception, ResultNotKept)
 
         def nack() -> None:
             try:
                 core_of(self._queue).settlements.nack(
-                    list(messages), error=error, traceback=traceback, exception=exception
+                    list(messages),
+                    error=error,
+                    traceback=traceback,
+                    exception=exception,
+                    final=final,
                 )
             except ClaimLost as lost:
                 log_lost(self._queue.name, lost)

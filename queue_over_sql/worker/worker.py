@@ -165,8 +165,9 @@ class Worker:
             batch: call the function with a list of up to this many messages. If it raises, all of
                 them have failed. In its last attempt, unless it has only one, each is in a list of
                 its own, so that none becomes a dead letter because of another one.
-            keep_result: ack each message with what the function returns, a JSON value, for
-                ``Queue.result``. Not with ``batch``. The queue needs ``archive="all"``.
+            keep_result: ack each message with what the function returns, a JSON value of up to
+                64 KiB, for ``Queue.result``. Anything else makes the message a dead letter at once.
+                Not with ``batch``. The queue needs ``archive="all"``.
             where: only messages that match this SQLAlchemy condition on the queue's ``table``. With
                 ``where`` a queue may have several handlers; messages that match none of them stay
                 in the queue.

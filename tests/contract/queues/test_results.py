@@ -161,7 +161,13 @@ def test_why_there_is_no_result(kept: Queue, service: QueueService) -> None:
 
 @pytest.mark.engines("sqlite")
 def test_a_handler_returns_the_result(face: str, kept: Queue, service: QueueService) -> None:
-    """Alone, in its transaction, and in a shared one; what is no JSON is a failure."""
+    """Alone, in its transaction, and in a shared one.
+
+    What cannot be stored is a failure, and the handler does not run again for it.
+    """
+    service.create_queue("kept", max_attempts=3)
+    kept.refresh()
+    called = list[str]()
     around = _around if face == "threads" else _around_on_loop
     for options in ({}, {"transactional": True}, {"transactional": True, "commit_every": 3}):
         worker = service.worker(concurrency=1, middleware=() if options else (around,))
@@ -169,15 +175,20 @@ def test_a_handler_returns_the_result(face: str, kept: Queue, service: QueueServ
         @worker.handle("kept", keep_result=True, **options)
         def handle(message: Message, *connection: Connection) -> Any:
             del connection
-            return {"none": None, "bad": object()}.get(message.payload, [message.payload])
+            called.append(message.payload)
+            special = {"none": None, "bad": object(), "large": "x" * 70_000}
+            return special.get(message.payload, [message.payload])
 
-        ids = [kept.publish(name).id for name in ("a", "none", "bad", "b")]
+        ids = [kept.publish(name).id for name in ("a", "none", "bad", "b", "large")]
         with running(worker):
             assert ["a"] == kept.result(ids[0], wait=60)
             assert None is kept.result(ids[1], wait=60)
-            with pytest.raises(NoResult, match="PayloadInvalid"):
+            with pytest.raises(NoResult, match=r"failed: .*cannot be kept as its result"):
                 kept.result(ids[2], wait=60)
             assert ["b"] == kept.result(ids[3], wait=60)
+            with pytest.raises(NoResult, match=r"succeeded, but .* limit is 65,536"):
+                kept.result(ids[4], wait=60)
+    assert [3, 3] == [called.count(name) for name in ("bad", "large")]
     with pytest.raises(ValueError, match="batch"):
         service.worker().handle("kept", keep_result=True, batch=2)
 
