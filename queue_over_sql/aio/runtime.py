@@ -272,19 +272,30 @@ class TaskRunning:
 
 
 class TaskInterruption:
-    """Cancels a task, and undoes this when the task has handled it."""
+    """Cancels a task, and undoes this when the task has handled it.
 
-    def __init__(self, task: asyncio.Task[Any]) -> None:
+    Args:
+        task: the task.
+        stopped: whether its end was requested.
+    """
+
+    def __init__(self, task: asyncio.Task[Any], stopped: Callable[[], bool]) -> None:
         self._task = task
-        self._begun = False
+        self._before = task.cancelling()
+        self.stopped = stopped
 
     def begin(self) -> None:
-        self._begun = True
         self._task.cancel()
 
     def end(self) -> bool:
-        left = self._task.uncancel() if self._begun else self._task.cancelling()
-        return left > 0
+        if not self.stopped() and self._task.cancelling() > self._before:
+            # What the work of the task has cancelled, too.
+            while self._task.cancelling() > self._before:
+                self._task.uncancel()
+            # It may not have been raised yet.
+            with contextlib.suppress(asyncio.CancelledError):
+                pause_on_loop(0)
+        return self.stopped()
 
 
 class EventLoop(Runtime):
@@ -303,6 +314,11 @@ class EventLoop(Runtime):
         self._tasks: set[asyncio.Task[object]] = set()
         self._leaving: list[AsyncGenerator[None, None]] = []
         self._jobs: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        self._stopped: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        # The caller's task that a task works for, and how often that was cancelled before.
+        self._owners: weakref.WeakKeyDictionary[
+            asyncio.Task[Any], tuple[asyncio.Task[Any], int]
+        ] = weakref.WeakKeyDictionary()
         self._acting_for: weakref.WeakKeyDictionary[asyncio.Task[Any], Hashable] = (
             weakref.WeakKeyDictionary()
         )
@@ -380,6 +396,8 @@ class EventLoop(Runtime):
         spawned = greenlet_spawn(function, *arguments)
         self._loop = asyncio.get_running_loop()
         task = self._loop.create_task(spawned, name=name)
+        if (here := asyncio.current_task()) is not None:
+            self._owners[task] = self._owners.get(here, (here, here.cancelling()))
         self._keep(task)
         if job:
             self._jobs.add(task)
@@ -392,11 +410,19 @@ class EventLoop(Runtime):
         self._loop.call_soon_threadsafe(lambda: self.start(name, function, job=True))
 
     def stop(self, running: Running) -> bool:
-        return isinstance(running, TaskRunning) and running.task.cancel()
+        if not isinstance(running, TaskRunning):
+            return False
+        self._stopped.add(running.task)
+        return running.task.cancel()
 
     def interruption(self) -> Interruption | None:
         task = asyncio.current_task()
-        return None if task is None else TaskInterruption(task)
+        return None if task is None else TaskInterruption(task, lambda: self._is_stopped(task))
+
+    def _is_stopped(self, task: asyncio.Task[Any]) -> bool:
+        # Who ends the loop cancels all tasks, also the one that the others work for.
+        owner, before = self._owners.get(task, (task, 0))
+        return task in self._stopped or owner.cancelling() > before
 
     @contextlib.contextmanager
     def on_signals(

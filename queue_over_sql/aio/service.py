@@ -314,6 +314,7 @@ class AsyncWorker(Proxy[Worker]):
             QueueNotFound: a handler's queue does not exist.
             DatabaseUnavailable: the database cannot be reached at the start. Later the worker waits
                 until the database is back.
+            QueueError: somebody else has cancelled all tasks of the worker.
         """
         await run(self._sync.run, signals=signals, until_empty=until_empty)
 
@@ -329,15 +330,16 @@ class AsyncWorker(Proxy[Worker]):
         self._sync.abort()
 
     def _bridge(self, function: Callable[..., Awaitable[Any]]) -> Callable[..., None]:
-        engine = AsyncEngine(self._sync._parts.connections.engine)  # noqa: SLF001 - our own
+        connections = self._sync._parts.connections  # noqa: SLF001 - our own
+        engine, runtime = AsyncEngine(connections.engine), connections.runtime
 
         def handler(argument: Any, *connection: Connection) -> None:
             lent = [AsyncConnection(engine, sync) for sync in connection]
+            interruption = runtime.interruption()
             try:
                 await_only(InContext(_awaited(function, outward(argument), *lent)))
             except asyncio.CancelledError as error:
-                task = asyncio.current_task()
-                if task is not None and task.cancelling():
+                if interruption is not None and interruption.stopped():
                     raise HandlerStopped from error
                 raise
 

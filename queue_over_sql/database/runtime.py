@@ -57,8 +57,11 @@ class Interruption(Protocol):
     def begin(self) -> None:
         """Let the caller's present wait, or its next one, raise."""
 
+    def stopped(self) -> bool:
+        """Whether the caller was interrupted because its work is to end."""
+
     def end(self) -> bool:
-        """The caller has continued; returns whether somebody else has interrupted it, too."""
+        """The caller has continued; forget all other interruptions, and return ``stopped``."""
 
 
 class LoopProgress:

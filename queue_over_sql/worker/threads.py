@@ -189,8 +189,24 @@ class HandlerThreads:
             f"{left} handlers hang past their time limit, and the worker has no thread left. "
             "Restart the process, and find out what the handlers wait for."
         )
-        self.failure = QueueError(msg)
-        _log.error("The worker stops: %s", msg)
+        self._fail(msg)
+
+    def fail_if_all_ended(self) -> None:
+        """End the worker with an error if its threads have ended, although nobody stopped it."""
+        if self.draining:
+            return
+        if left := len(self.stuck()):
+            self._note_too_many(left)
+            return
+        self._fail(
+            "Something else than the worker cancelled all its tasks or ended its threads. The "
+            "messages in hand are given back. Run the worker again, and find out what cancels "
+            "tasks that are not its own."
+        )
+
+    def _fail(self, reason: str) -> None:
+        self.failure = QueueError(reason)
+        _log.error("The worker stops: %s", reason)
         self.drain()
 
     def _comes_back(self, place: _Place, supply: Supply, taken: Sequence[Message]) -> bool:

@@ -150,12 +150,12 @@ class TimeLimits:
             self._calls.pop(id(call), None)
         for message in call.messages:
             when_cancelled(message, None)
+        stopped = call.interruption is not None and call.interruption.end()
         if call.stop is None:
             return None
-        stopped_by_others = call.interruption is not None and call.interruption.end()
         if call.stop is _Stop.ABANDONED:
             return CallAbandoned()
-        if stopped_by_others:
+        if stopped:
             return HandlerStopped()
         if call.stop is _Stop.TIMED_OUT:
             return TimedOut(call.reason)

@@ -259,7 +259,8 @@ class Worker:
             DatabaseUnavailable: the database cannot be reached at the start. Later the worker waits
                 until the database is back.
             QueueError: so many handlers hang past their ``timeout`` that no thread is left. The
-                worker replaces up to 10 hanging threads, or ``concurrency`` if that is more.
+                worker replaces up to 10 hanging threads, or ``concurrency`` if that is more. Or its
+                threads have ended although nobody stopped it.
         """
         if not self._handlers:
             msg = "this worker has no handler: add one with @worker.handle('queue')"
@@ -319,6 +320,8 @@ class Worker:
         supplies = [start("queue-over-sql-supply", supply.run) for supply in workers.supplies]
         try:
             self._join(workers.at_work)
+            if not self._aborting.is_set():
+                workers.fail_if_all_ended()
             for supply in workers.supplies:
                 supply.end()
             self._join(lambda: supplies)

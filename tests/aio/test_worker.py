@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import event
 
-from queue_over_sql import FixedDelay, HandledQueue, Observer
+from queue_over_sql import FixedDelay, HandledQueue, Observer, QueueError
 from queue_over_sql.aio import AsyncMessage, AsyncQueueService
 from queue_over_sql.aio.proxies import run
 from queue_over_sql.queue import core_of
@@ -250,6 +250,68 @@ def test_a_handler_that_is_cancelled_by_its_own_work_has_failed(tmp_path: Path) 
                 await worker.run()
             (done,) = await queue.archive.messages(status="done").list()
             assert 2 == done.attempt
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("form", [{}, {"transactional": True}, {"timeout": 60}])
+@pytest.mark.parametrize("how", ["raised", "caught", "pending"])
+def test_a_handler_that_cancels_its_task_ends_nothing_else(
+    tmp_path: Path, how: str, form: dict[str, Any]
+) -> None:
+    """The cancellation is a failure of the call that it leaves, and the next call knows nothing."""
+
+    async def main() -> None:
+        async with AsyncQueueService(database(tmp_path)) as service:
+            queue = await service.create_queue("jobs", retry=FixedDelay(0), archive="all")
+            await queue.publish_many(range(3))
+            worker = service.worker(concurrency=1, prefetch=3)
+
+            @worker.handle("jobs", **form)
+            async def handle(message: AsyncMessage, *_: object) -> None:
+                task = asyncio.current_task()
+                assert task is not None
+                assert 0 == task.cancelling()
+                if message.payload == 0 and message.attempt == 1:
+                    task.cancel()
+                    if how != "pending":
+                        with contextlib.suppress(
+                            asyncio.CancelledError if how == "caught" else ValueError
+                        ):
+                            await asyncio.sleep(0)
+                elif message.payload == 1 and message.attempt == 1:
+                    async with asyncio.timeout(0.01):
+                        await asyncio.Event().wait()
+
+            async with asyncio.timeout(30):
+                await worker.run(until_empty=True)
+            done = {m.payload: m for m in await queue.archive.messages(status="done").list()}
+            tries = {0: 2 if how == "raised" else 1, 1: 2, 2: 1}
+            assert tries == {payload: done[payload].attempt for payload in sorted(done)}
+            assert "TimeoutError" in str(done[1].last_error)
+
+    asyncio.run(main())
+
+
+def test_a_worker_whose_tasks_were_cancelled_by_others_says_so(tmp_path: Path) -> None:
+    """It gives back what it has in hand, and does not look as if it had ended in order."""
+
+    async def main() -> None:
+        async with AsyncQueueService(database(tmp_path)) as service:
+            queue = await service.create_queue("jobs")
+            await queue.publish_many(range(4))
+            worker = service.worker(concurrency=1, prefetch=4)
+
+            @worker.handle("jobs")
+            async def handle(_: AsyncMessage) -> None:
+                task = asyncio.current_task()
+                assert task is not None
+                asyncio.get_running_loop().call_soon(task.cancel)
+
+            async with asyncio.timeout(30):
+                with pytest.raises(QueueError, match="cancelled all its tasks"):
+                    await worker.run()
+            assert 0 == (await queue.stats()).claimed
 
     asyncio.run(main())
 
