@@ -721,8 +721,9 @@ class Queue(Generic[Payload]):
                         waiting = self._still_held(waiting)
                         look_at = _renew_at(waiting)
                     if waiting:
+                        in_time = self._core.not_expired(waiting[:1])
                         message = waiting.pop(0)
-                        yield from self._core.not_expired([message])
+                        yield from in_time
                         waiting = self._core.undisturbed(message, waiting)
         finally:
             if waiting:

@@ -340,11 +340,11 @@ class Claimer:
             rows = [row._replace(by_token=True) for row in rows]
         try:
             messages = self._decoder.messages(rows)
+            if len(messages) < len(rows) and self._context.tables.grouped:
+                messages = self._undisturbed(rows, messages)
         except BaseException:
             self.abandon(rows)
             raise
-        if len(messages) < len(rows) and self._context.tables.grouped:
-            messages = self._undisturbed(rows, messages)
         note_claim(messages, began)
         observer = self._context.observer
         if observer is not None and messages:

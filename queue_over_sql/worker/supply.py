@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from queue_over_sql.database.runtime import LoopProgress
 from queue_over_sql.errors import ClaimLost, QueueError, QueueSchemaMismatch, ServiceClosed
-from queue_over_sql.message import has_ended, is_given_back
+from queue_over_sql.message import has_ended, is_given_back, row_of
 from queue_over_sql.observer import log_lost
 from queue_over_sql.queue import core_of
 from queue_over_sql.recovery.suspects import may_run_together
@@ -544,7 +544,7 @@ class Supply:
             # A message in its last attempt must not be claimed ahead, because a kill would end it.
             self._forecast.claim_none_ahead()
             needed = self.next_claim.needed
-            first = _without_followers(found, core_of(self.queue).claimer.series(found))[:needed]
+            first = _without_followers(found, self._series(found))[:needed]
             return first, [message for message in found if message not in first]
         return found, []
 
@@ -590,9 +590,19 @@ class Supply:
 
     def _place(self, found: Sequence[Message]) -> None:
         if found:
-            series = core_of(self.queue).claimer.series(found) if self._is_grouped else ()
+            series = self._series(found) if self._is_grouped else ()
             self._in_hand.place(found, self.queue.holds, series)
             self._renew(found)
+
+    def _series(self, found: Sequence[Message]) -> Sequence[str | None]:
+        """The groups that run one after another, of messages that are not in hand yet."""
+        claimer = core_of(self.queue).claimer
+        try:
+            return claimer.series(found)
+        except BaseException:
+            # Nobody would handle, renew or release them.
+            claimer.abandon([row_of(message) for message in found])
+            raise
 
     # -- suspects, which run with nothing else in hand
 

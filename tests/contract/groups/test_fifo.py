@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 from sqlalchemy import create_engine, select, update
 
-from queue_over_sql import ClaimLost, Publication, Reason
+from queue_over_sql import ClaimLost, DatabaseUnavailable, Publication, Reason
 from queue_over_sql.queue import core_of
 from queue_over_sql.testing import Clock
 from tests.contract.payloads.kind_types import BOTH, ORDERS, Order, Refund, knowing
@@ -399,6 +399,25 @@ def test_what_is_behind_an_unreadable_message_is_not_delivered(jobs: Queue, engi
     assert [(ids[0], "a"), (ids[3], "b")] == named(jobs.consume(10))
     [third] = jobs.messages(where=jobs.table.c.id == ids[2]).list()
     assert 0 == third.attempt
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("replaces a method of the synchronous core")
+def test_a_claim_is_not_forgotten_if_its_unreadable_message_cannot_be_given_back(
+    jobs: Queue, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next claim gives all of it back first."""
+    ids = publish(jobs, ["a", "a", "b"])
+    set_columns(engine, jobs, ids[0], headers="[1]")
+
+    def unavailable(*_: object) -> None:
+        raise DatabaseUnavailable("the database is gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(core_of(jobs).claimer, "_undisturbed", unavailable)
+        with pytest.raises(DatabaseUnavailable):
+            jobs.consume(10)
+    assert [(ids[2], "b")] == named(jobs.consume(10))
 
 
 @pytest.mark.engines("postgresql", "mysql", "mariadb", "h2")

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from queue_over_sql import FixedDelay, Publication, QueueSchemaMismatch
+from queue_over_sql import DatabaseUnavailable, FixedDelay, Publication, QueueSchemaMismatch
+from queue_over_sql.claiming.claimer import Claimer
 from tests.contract.groups.account import Account
 from tests.contract.queue_state import counts
+from tests.contract.test_reaper import kill
 from tests.contract.worker.running_worker import HandlerFailed, running
 from tests.waiting import eventually, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Engine
 
     from queue_over_sql import Message, Queue
     from queue_over_sql.testing.plugin import MakeService
@@ -289,3 +291,40 @@ def test_a_thread_goes_on_although_what_is_behind_a_failure_cannot_be_released(
         assert begun.wait(30)
         jobs.publish("later")
         assert done.wait(30)
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("the same supply")
+@pytest.mark.parametrize("suspected", [False, True])
+def test_a_claim_whose_groups_cannot_be_read_comes_back(
+    jobs: Queue,
+    make_service: MakeService,
+    engine: Engine,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    suspected: bool,
+) -> None:
+    """Its messages are claimed again at once, uncounted, and not when their leases end."""
+    publish(jobs, ["a", "a", "a"])
+    service = make_service()
+    if suspected:
+        dead = make_service()
+        dead.queue("jobs").consume(3)
+        kill(engine, dead)
+        service.reap()
+    series, failed = Claimer.series, threading.Event()
+
+    def cut_off(self: Claimer, messages: Sequence[Message]) -> list[str | None]:
+        if failed.is_set():
+            return series(self, messages)
+        failed.set()
+        msg = "the connection is lost"
+        raise DatabaseUnavailable(msg)
+
+    monkeypatch.setattr(Claimer, "series", cut_off)
+    worker = service.worker(concurrency=1, prefetch=4, poll_interval=QUICK)
+    attempts: list[int] = []
+    worker.handle("jobs")(lambda message: attempts.append(message.attempt))
+    worker.run(until_empty=True)
+    assert failed.is_set()
+    assert [1 + suspected, 1, 1] == attempts

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from queue_over_sql import DatabaseUnavailable
+from queue_over_sql import DatabaseUnavailable, Publication
 from queue_over_sql.message import lease_ends_at
 from queue_over_sql.queue import core_of
 from queue_over_sql.values.durations import elapsed_clock
@@ -176,3 +176,21 @@ def test_a_stream_yields_nothing_whose_lease_has_ended(
     assert second.claimed_at is not None
     assert first.claimed_at < second.claimed_at
     stream.close()
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("replaces a method of the synchronous core")
+def test_a_stream_that_cannot_look_at_an_expiry_keeps_nothing(
+    make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends with the error, and all that it has not yielded is released."""
+    queue = make_service().create_queue("jobs")
+    queue.publish_many([Publication(n, expires=60) for n in range(3)])
+
+    def unavailable(*_: object) -> None:
+        raise DatabaseUnavailable("the database is gone")
+
+    monkeypatch.setattr(core_of(queue), "not_expired", unavailable)
+    with pytest.raises(DatabaseUnavailable):
+        next(queue.stream(prefetch=3))
+    assert (3, 0, 0) == counts(queue)
