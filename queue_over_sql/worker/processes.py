@@ -138,7 +138,7 @@ class Supervisor:
             return
         _log.info(_REQUESTED[times])
         for process in self._processes:
-            process.request_stop(times - self._requested)
+            process.request_stop(times)
         self._requested = times
 
     def live(self) -> Checks:
@@ -190,6 +190,8 @@ class WorkerProcess:
         self._pipe: socket.socket | None = None
         self._has_answered = self._awaits_health = False
         self._unsent = b""
+        # How often its stop was requested, by whomever.
+        self._asked = 0
         self._began = 0.0
         self._start_at: float | None = None
         self._starts = 0
@@ -235,8 +237,9 @@ class WorkerProcess:
             self.request_stop(1)
 
     def request_stop(self, times: int) -> None:
-        """Request that it drains; the second time, that it stops at once."""
-        self._send(_STOP * times)
+        """Request that it drains (1) or stops at once (2), unless it was requested before."""
+        self._send(_STOP * (times - self._asked))
+        self._asked = max(self._asked, times)
 
     def request_health(self) -> None:
         """Request a report of its health, and forget the last one."""
@@ -277,6 +280,10 @@ class WorkerProcess:
     def let_go(self) -> None:
         """Close the pipe to it, so that a running process drains."""
         if self._pipe is not None:
+            # What is unread would reset the connection, so that requests might be lost.
+            with contextlib.suppress(OSError):
+                while self._pipe.recv(65_536):
+                    pass
             self._pipe.close()
         self._running = self._pipe = None
 
@@ -294,7 +301,7 @@ class WorkerProcess:
         # Its other end keeps waiting for requests.
         self._pipe.setblocking(False)  # noqa: FBT003 - its only form
         self._has_answered = self._awaits_health = False
-        self._unsent = b""
+        self._unsent, self._asked = b"", 0
         try:
             # In its own process group, so that Ctrl-C only reaches the supervisor.
             with _blocked_signals():
@@ -366,9 +373,15 @@ def obey_supervisor(
         with contextlib.suppress(OSError):
             os.write(pipe, report.encode() + b"\n")
 
+    def requests() -> Iterator[bytes]:
+        # Its end resets the connection if it had not read an answer.
+        with contextlib.suppress(ConnectionResetError):
+            while request := os.read(pipe, 1):
+                yield request
+
     def receive() -> None:
         requested = 0
-        while request := os.read(pipe, 1):
+        for request in requests():
             if request == _HEALTH:
                 threading.Thread(target=answer, name="queue-over-sql-answer", daemon=True).start()
                 continue

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import pytest
 
 from queue_over_sql.testing.plugin import TestDatabase
 from queue_over_sql.worker.processes import Supervisor, WorkerProcess
+from queue_over_sql.worker.source_files import SourceFiles
 from tests.cli.command_line import ROOT, run, started, succeed
 from tests.waiting import eventually
 
@@ -35,6 +38,20 @@ def handle(message):
     until = time.monotonic() + 60
     while message.payload < 0 and not Path("go").exists() and time.monotonic() < until:
         time.sleep(0.01)
+"""
+
+
+# It runs until the file is there that its argument names.
+CHILD = """
+import os, sys, time
+from pathlib import Path
+from queue_over_sql.worker.processes import obey_supervisor
+
+obey_supervisor(Path("drains").touch, lambda: os._exit(9), lambda: ({}, {}))
+Path("listens").touch()
+until = time.monotonic() + 60
+while not Path(sys.argv[1]).exists() and time.monotonic() < until:
+    time.sleep(0.01)
 """
 
 
@@ -239,3 +256,52 @@ def test_a_supervisor_is_not_ready_before_its_processes_are_there() -> None:
     supervisor = Supervisor(["true"], 2)
     assert {"supervisor": "ok"} == supervisor.live()
     assert {"supervisor": "ok", "process": "it starts"} == supervisor.ready()
+
+
+@pytest.mark.engines("sqlite")
+def test_a_signal_after_a_changed_file_is_the_first_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process drains already because of the file. It still finishes its messages."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.chdir(tmp_path)
+    drains, changed, asked = tmp_path / "drains", [True], itertools.count()
+
+    class Sources(SourceFiles):
+        def have_changed(self) -> bool:
+            return (tmp_path / "listens").exists() and bool(changed) and changed.pop()
+
+    def requested() -> int:
+        if not drains.exists():
+            return 0
+        if next(asked) > 3:
+            (tmp_path / "go").touch()
+        return 1
+
+    supervisor = Supervisor([sys.executable, "-c", CHILD, "go"], 1, sources=Sources())
+    assert 0 == supervisor.run(requested)
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.parametrize("dies", [True, False])
+def test_a_process_notices_the_end_of_a_supervisor_that_has_not_read_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, dies: bool
+) -> None:
+    """A request of health was answered, and nobody waited for it any more."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.chdir(tmp_path)
+    process = WorkerProcess([sys.executable, "-c", CHILD, "drains"])
+    running, pipe = process._running, process._pipe
+    assert running is not None
+    assert pipe is not None
+    try:
+        process.request_health()
+        assert select.select([pipe], [], [], 30)[0]
+        if dies:
+            pipe.close()
+        else:
+            process.let_go()
+        assert 0 == running.wait(30)
+        assert (tmp_path / "drains").exists()
+    finally:
+        running.kill()
