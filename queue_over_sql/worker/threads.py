@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import functools
@@ -254,11 +255,18 @@ class HandlerThreads:
         place: _Place,
     ) -> None:
         finished: list[Message] = []
+        left: list[Message] = []
         run: HandlerRun | None = None
         began = self.called_at[id(taken)] = time.monotonic()
         try:
             run = self._run_of(supply, runs, place)
             finished = run.handle(taken)
+        except CallAbandoned:
+            raise
+        except asyncio.CancelledError:
+            # Outside of the call nobody has given them back.
+            left = [message for message in taken if not message.settled]
+            raise
         except ServiceClosed:
             self.drain()
         except QueueError as error:
@@ -268,7 +276,7 @@ class HandlerThreads:
             _log.exception("Queue %s: the worker continues after an error.", supply.handler.queue)
         finally:
             self.called_at.pop(id(taken), None)
-            supply.ended(taken, finished, run.unbegun if run is not None else ())
+            supply.ended(taken, finished, left or (run.unbegun if run is not None else ()))
         if self._each and finished:
             with self._being_free():
                 supply.await_acks(finished, HORIZON_SECONDS)

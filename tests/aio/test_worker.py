@@ -15,6 +15,7 @@ from queue_over_sql import FixedDelay, HandledQueue, Observer, QueueError
 from queue_over_sql.aio import AsyncMessage, AsyncQueueService
 from queue_over_sql.aio.proxies import run
 from queue_over_sql.queue import core_of
+from queue_over_sql.sql.driver_calls import pause_on_loop
 from queue_over_sql.worker import time_limits
 
 if TYPE_CHECKING:
@@ -484,6 +485,47 @@ def test_an_aborted_worker_counts_no_failure_of_a_handler_with_a_limit(tmp_path:
             (again,) = await queue.consume(wait=10)
             assert 1 == again.attempt
             assert again.last_error is None
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("where", ["not_expired", "settlements.nack"])
+@pytest.mark.parametrize("how", ["aborted", "cancelled"])
+def test_a_worker_that_ends_beside_a_call_gives_its_message_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, where: str
+) -> None:
+    """While it looks whether the message has expired, or while it stores the failure."""
+
+    async def main() -> None:
+        async with AsyncQueueService(database(tmp_path)) as service:
+            queue = await service.create_queue("jobs", retry=FixedDelay(900))
+            await queue.publish("x", expires=60)
+            worker, reached = service.worker(concurrency=1), asyncio.Event()
+
+            def hang(*_: object, **__: object) -> None:
+                reached.set()
+                pause_on_loop(600)
+
+            @worker.handle("jobs")
+            async def handle(_: AsyncMessage) -> None:
+                raise ValueError
+
+            with monkeypatch.context() as patched:
+                target: Any = core_of(queue._sync)
+                *path, name = where.split(".")
+                patched.setattr(functools.reduce(getattr, path, target), name, hang)
+                running = asyncio.create_task(worker.run())
+                await reached.wait()
+                if how == "aborted":
+                    worker.abort()
+                    await running
+                else:
+                    running.cancel()
+                    with pytest.raises(asyncio.CancelledError):
+                        await running
+            await run(core_of(queue._sync).claimer.recall)
+            (again,) = await queue.consume(wait=5)
+            assert 1 == again.attempt
 
     asyncio.run(main())
 
