@@ -126,6 +126,7 @@ def _resolve(future: asyncio.Future[bool], result: bool) -> None:
 
 
 _DRAIN_STEP = 0.01
+_FEW = 4
 
 
 @dataclasses.dataclass
@@ -144,6 +145,7 @@ class TaskSessions:
     Args:
         at_most: the largest number of sessions of each kind.
         beside: whether the caller is a background job, which must not wait behind other tasks.
+        few: whether it is one of those jobs of which only a few have sessions at once.
     """
 
     def __init__(
@@ -152,12 +154,15 @@ class TaskSessions:
         me: Callable[[], Hashable],
         at_most: int,
         beside: Callable[[], bool],
+        few: Callable[[], bool],
     ) -> None:
         self._make = make
         self._me = me
         self._beside = beside
+        self._few = few
         self._free: dict[bool, list[Session]] = {True: [], False: []}
         self._places = {kind: asyncio.Semaphore(at_most) for kind in self._free}
+        self._places_of_few = {kind: asyncio.Semaphore(_FEW) for kind in self._free}
         self._lent: dict[Hashable, _Loan] = {}
         # Counts sessions that are being opened or closed, too.
         self._busy: set[Hashable] = set()
@@ -174,7 +179,7 @@ class TaskSessions:
         loan = self._lent.get(me)
         if loan is None:
             self._check_loop()
-            place = None if self._beside() else self._places[durable]
+            place = self._place(durable=durable)
             if place is not None:
                 await_only(place.acquire())
             self._busy.add(me)
@@ -219,6 +224,11 @@ class TaskSessions:
         for sessions in self._free.values():
             while sessions:
                 sessions.pop().close()
+
+    def _place(self, *, durable: bool) -> asyncio.Semaphore | None:
+        if self._few():
+            return self._places_of_few[durable]
+        return None if self._beside() else self._places[durable]
 
     def _leave(self, me: Hashable, place: asyncio.Semaphore | None) -> None:
         self._busy.discard(me)
@@ -314,6 +324,7 @@ class EventLoop(Runtime):
         self._tasks: set[asyncio.Task[object]] = set()
         self._leaving: list[AsyncGenerator[None, None]] = []
         self._jobs: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        self._few: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self._stopped: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         # The caller's task that a task works for, and how often that was cancelled before.
         self._owners: weakref.WeakKeyDictionary[
@@ -325,7 +336,13 @@ class EventLoop(Runtime):
 
     def sessions(self, make: Callable[[bool], Session], forked: Callable[[], None]) -> Sessions:
         del forked  # An event loop does not outlive a fork.
-        return TaskSessions(make, self.me, self._max_connections, self._is_job)
+        return TaskSessions(
+            make,
+            self.me,
+            self._max_connections,
+            beside=lambda: self.me() in self._jobs,
+            few=lambda: self.me() in self._few,
+        )
 
     def lock(self) -> Lock:
         return TaskLock(self.me)
@@ -390,7 +407,12 @@ class EventLoop(Runtime):
         raise TimeoutError(msg)
 
     def start(
-        self, name: str, function: Callable[..., object], *arguments: object, job: bool = False
+        self,
+        name: str,
+        function: Callable[..., object],
+        *arguments: object,
+        job: bool = False,
+        few: bool = False,
     ) -> Running:
         """Start a task, which is cancelled when its loop ends."""
         spawned = greenlet_spawn(function, *arguments)
@@ -401,6 +423,8 @@ class EventLoop(Runtime):
         self._keep(task)
         if job:
             self._jobs.add(task)
+        if few:
+            self._few.add(task)
         return TaskRunning(task)
 
     def start_from_outside(self, name: str, function: Callable[[], object]) -> None:
@@ -458,9 +482,6 @@ class EventLoop(Runtime):
         generator = leaving()
         self._leaving.append(generator)
         await_only(anext(generator))
-
-    def _is_job(self) -> bool:
-        return asyncio.current_task() in self._jobs
 
     def _keep(self, task: asyncio.Task[Any]) -> None:
         # The loop itself only keeps weak references to running tasks.

@@ -202,7 +202,7 @@ class LeaseKeeper:
             last = threads + 1 == _MOST_THREADS
             try:
                 self._runtime.start(
-                    "queue-over-sql-lease", self._renew, holding, number, messages, last
+                    "queue-over-sql-lease", self._renew, holding, number, messages, last, few=True
                 )
             except BaseException:
                 self._end_thread(holding, number)

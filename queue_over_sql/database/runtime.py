@@ -140,13 +140,19 @@ class Runtime:
         return get()
 
     def start(
-        self, name: str, function: Callable[..., object], *arguments: object, job: bool = False
+        self,
+        name: str,
+        function: Callable[..., object],
+        *arguments: object,
+        job: bool = False,
+        few: bool = False,
     ) -> Running:
         """Run a function in the background, until it or the process ends.
 
-        A ``job`` never waits behind callers for a connection.
+        A ``job`` never waits behind callers for a connection. One of ``few`` does not, either, but
+        only a few of these have a connection at once, because there may be many.
         """
-        del job  # Each thread has its own.
+        del job, few  # Each thread has its own.
         thread = threading.Thread(target=function, args=arguments, name=name, daemon=True)
         thread.start()
         return thread

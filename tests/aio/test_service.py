@@ -26,8 +26,11 @@ from queue_over_sql import (
     WrongDatabase,
 )
 from queue_over_sql.aio import AsyncMessage, AsyncQueueService
+from queue_over_sql.aio.proxies import run as proxied
 from queue_over_sql.database.urls import read_url
 from queue_over_sql.dialects.async_engines import AsyncEngineForm
+from queue_over_sql.inside.operations import start
+from queue_over_sql.message import lease_ends_at
 from queue_over_sql.service import parts_of
 from tests.refusals import refused
 
@@ -79,6 +82,41 @@ def test_two_hundred_tasks_share_a_service(url: str) -> None:
         assert 0 == (await queue.stats()).claimed
 
     run(url, operation, max_connections=5)
+
+
+@pytest.mark.engines("sqlite")
+def test_other_tasks_keep_no_connection_from_renewals_and_jobs(url: str) -> None:
+    """Leases are renewed, and jobs run undisturbed, while callers use all connections."""
+
+    async def operation(service: AsyncQueueService) -> None:
+        queue = await service.create_queue("jobs", lease=3)
+        await queue.publish("x")
+        (message,) = await queue.consume()
+        free, done = asyncio.Event(), asyncio.Event()
+        connections = parts_of(service._sync).connections
+
+        def use() -> None:
+            connections.run(lambda _: await_only(free.wait()))
+
+        def job() -> None:
+            connections.runtime.undisturbed(lambda: connections.run(lambda _: done.set()))
+
+        async with queue.keep(message):
+            until = lease_ends_at(message._sync)
+            callers = [asyncio.create_task(proxied(use)) for _ in range(2)]
+            await asyncio.sleep(0)
+            await proxied(start, service._sync, "a job", job)
+            async with asyncio.timeout(LONGEST_WAIT):
+                await done.wait()
+                while not message.cancelled and lease_ends_at(message._sync) == until:  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0.01)
+            assert not message.cancelled
+            assert not any(caller.done() for caller in callers)
+            free.set()
+            await asyncio.gather(*callers)
+        await message.ack()
+
+    run(url, operation, max_connections=2)
 
 
 @engines
