@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence, ValuesView
+from collections.abc import Set as AbstractSet
+from types import GeneratorType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from sqlalchemy import Connection
@@ -22,7 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_s
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.util import greenlet_spawn
 
-from queue_over_sql.errors import ClaimLost
+from queue_over_sql.errors import ClaimLost, NotFinished
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -161,14 +163,14 @@ async def run(do: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Any:
     """Call a function of the synchronous core in a greenlet, and proxy its result.
 
     Raises:
-        ClaimLost: with proxies as its ``messages``.
+        ClaimLost, NotFinished: with proxies as their ``messages``.
     """
     given = [inward(value) for value in args]
     named = {name: inward(value) for name, value in kwargs.items()}
     spawned: Any = greenlet_spawn
     try:
         return outward(await spawned(do, *given, **named))
-    except ClaimLost as error:
+    except (ClaimLost, NotFinished) as error:
         error.messages = outward(list(error.messages))
         raise
 
@@ -189,7 +191,10 @@ def inward(value: Any) -> Any:
     """Replace a proxy by its object, and the caller's connection or session by its sync side."""
     if isinstance(value, Proxy):
         return value._sync  # noqa: SLF001 - it is our own
-    if isinstance(value, list | tuple | set | frozenset):
+    if isinstance(value, GeneratorType):
+        return (inward(each) for each in value)
+    listed = isinstance(value, Sequence | AbstractSet | ValuesView)
+    if listed and not isinstance(value, str | bytes):
         if any(isinstance(each, Proxy) for each in value):
             return [inward(each) for each in value]
         return value

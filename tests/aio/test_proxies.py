@@ -5,12 +5,20 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
-from typing import Any
+from collections import deque
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from sqlalchemy.ext.asyncio import create_async_engine
 
 import queue_over_sql
 from queue_over_sql import aio
+from tests.contract.queues.test_refused_rows import refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from queue_over_sql.testing.plugin import TestDatabase
 
 SYNCHRONOUS = {
     "AsyncSelection": "Selection",
@@ -87,5 +95,50 @@ def test_wrong_arguments_name_what_was_called(sqlite_url: str) -> None:
                 queue.messages(**wrong)
             with pytest.raises(TypeError, match=r"^AsyncQueueService\.worker\(\) got an unexp"):
                 service.worker(**wrong)
+
+    asyncio.run(call())
+
+
+def test_messages_may_come_in_any_iterable(sqlite_url: str) -> None:
+    """As the synchronous verbs take them."""
+    forms: list[Callable[[list[aio.AsyncMessage]], Any]] = [
+        tuple,
+        deque,
+        lambda messages: {each.id: each for each in messages}.values(),
+        lambda messages: dict.fromkeys(messages).keys(),
+        lambda messages: (each for each in messages),
+    ]
+
+    async def call() -> None:
+        async with aio.AsyncQueueService(sqlite_url) as service:
+            queue = await service.create_queue("jobs")
+            for form in forms:
+                await queue.publish_many(each for each in "ab")
+                await queue.ack(form(await queue.consume(2)))
+            assert 0 == (await queue.stats()).live
+
+    asyncio.run(call())
+
+
+@pytest.mark.engines("sqlite")
+def test_errors_have_asynchronous_messages(database: TestDatabase, url: str) -> None:
+    """Also those of the messages that the database refused to finish."""
+
+    async def call() -> None:
+        engine = create_async_engine(url.replace("sqlite:", "sqlite+aiosqlite:"))
+        async with aio.AsyncQueueService(url) as service:
+            queue = await service.create_queue("jobs", archive="all")
+            await queue.publish_many(["a", "b"])
+            first, second = await queue.consume(2)
+            refuse(database, first.id)
+            async with engine.begin() as connection:
+                with pytest.raises(queue_over_sql.NotFinished) as refused:
+                    await queue.ack([first, second], connection=connection)
+            assert [aio.AsyncMessage] == [type(each) for each in refused.value.messages]
+            assert [first] == refused.value.messages
+            with pytest.raises(queue_over_sql.ClaimLost) as lost:
+                await queue.ack(second)
+            assert [second] == lost.value.messages
+        await engine.dispose()
 
     asyncio.run(call())
