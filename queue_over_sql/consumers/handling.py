@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
+from queue_over_sql.database.forks import note_heir, shared_lock
 from queue_over_sql.errors import UNREADABLE
 from queue_over_sql.schema import RELEASE
 from queue_over_sql.values.limits import HANDLES_LENGTH
@@ -56,10 +56,15 @@ class Handling:
 
     def __init__(self, table_prefix: str) -> None:
         self._prefix = table_prefix
-        self._lock = threading.Lock()
+        self._lock = shared_lock()
         self._workers: dict[object, tuple[int, Mapping[str, Collection[str]]]] = {}
         # When somebody last asked for messages of a queue, and the kinds that are known.
         self._asked: dict[str, tuple[float, Collection[str]]] = {}
+        note_heir(self)
+
+    def forked(self) -> None:
+        """Forget what the parent of a forked child handles."""
+        self._workers, self._asked = {}, {}
 
     def asked(self, queue: str, kinds: Collection[str]) -> None:
         """Somebody asks for messages of a queue; no kinds stand for all."""

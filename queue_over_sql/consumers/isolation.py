@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import weakref
 from typing import TYPE_CHECKING, Final, Protocol
 
-from queue_over_sql.database.forks import shared_lock
+from queue_over_sql.database.forks import note_heir, shared_lock
 from queue_over_sql.message import lease_ends_at
 
 if TYPE_CHECKING:
@@ -66,7 +65,6 @@ class Isolation:
         self._clock = clock
         self.lock = shared_lock()
         """Held while a worker decides to claim, or to claim no more."""
-        self._pid = os.getpid()
         # Weak, because a worker of a closed event loop never leaves. With the loop of each.
         self._workers: list[tuple[weakref.ref[Hands], object]] = []
         self._holder: weakref.ref[object] = _NO_HOLDER
@@ -80,14 +78,17 @@ class Isolation:
         self._suspects: list[tuple[Message, float]] = []
         # Since when a caller waits for its suspects, and until when it may still be waiting.
         self._asked_at = self._asked_until = _NEVER
+        note_heir(self)
+
+    def forked(self) -> None:
+        """Forget the workers and callers of the parent: none of them runs in a forked child."""
+        self._workers, self._holder = [], _NO_HOLDER
+        self._claiming, self._called, self._suspects = 0, [], []
+        self._asked_at = self._asked_until = _NEVER
 
     def join(self, worker: Hands) -> None:
         """Note a worker that begins to run."""
         with self.lock:
-            if self._pid != os.getpid():
-                # None of its parent's workers runs in a forked child.
-                self._pid, self._workers, self._holder = os.getpid(), [], _NO_HOLDER
-                self._claiming, self._called, self._suspects = 0, [], []
             self._workers.append((weakref.ref(worker), _loop()))
 
     def leave(self, worker: Hands) -> None:
@@ -98,7 +99,7 @@ class Isolation:
     @property
     def has_workers(self) -> bool:
         """Whether a worker runs in this process."""
-        return bool(self._workers) and self._pid == os.getpid()
+        return bool(self._workers)
 
     def _is_any_full(self) -> bool:
         return any((worker := each()) is not None and worker.full for each, _ in self._workers)

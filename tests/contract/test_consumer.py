@@ -31,6 +31,7 @@ from queue_over_sql.service import parts_of
 from queue_over_sql.values.limits import HANDLES_LENGTH
 from tests.contract.queue_state import counts, ids, live_rows, payloads
 from tests.contract.worker.running_worker import running
+from tests.forks import in_a_child
 from tests.waiting import consume_exactly, wait_until
 
 if TYPE_CHECKING:
@@ -525,3 +526,29 @@ def test_what_a_consumer_handles_has_a_bound() -> None:
     assert (HandledQueue("jobs_000"), False) == (said.handles[0], said.whole)
     assert len(said.handles) > 100
     assert [None] * 4 == [handling.read(text) for text in (None, "", "[1", '{"queues": 1}')]
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("an event loop does not outlive a fork")
+def test_a_forked_child_handles_nothing_of_its_parent() -> None:
+    """Even if another thread of the parent looks at that just now."""
+    handles = handling.Handling("queue_")
+    handles.begin("a worker", 4, {"jobs": ()})
+    handles.asked("mail", ())
+    held, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with handles._lock:
+            held.set()
+            over.wait(60)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert held.wait(60)
+    said = in_a_child(lambda: (found := handling.read(handles.text())) and found.handles == ())
+    over.set()
+    holder.join()
+    assert said
+    known = handling.read(handles.text())
+    assert known is not None
+    assert (HandledQueue("jobs", 4), HandledQueue("mail")) == known.handles

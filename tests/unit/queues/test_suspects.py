@@ -8,6 +8,7 @@ from queue_over_sql.consumers.isolation import Isolation
 from queue_over_sql.recovery.dead_claims import DeadHolder
 from queue_over_sql.recovery.suspects import keeping_last_error, may_run_together, reason_of_death
 from queue_over_sql.values.reasons import CONSUMER_DIED, LEASE_EXPIRED
+from tests.forks import in_a_child
 
 if TYPE_CHECKING:
     import pytest
@@ -80,3 +81,27 @@ def test_suspects_wait_for_handlers_and_only_for_a_while_for_what_seems_in_hand(
     hands.full = False
     assert isolation.is_alone()
     assert "" == caplog.text
+
+
+def test_a_forked_child_waits_for_no_suspects_of_its_parent() -> None:
+    """Neither for those of a worker, nor for a caller that asked for some."""
+    hands = _Hands()
+    isolation = Isolation(lambda: 0.0)
+    isolation.join(hands)
+    assert not isolation.admits_suspects()
+    assert isolation.stops_workers()
+    assert in_a_child(lambda: not isolation.stops_workers())
+    held = Isolation(lambda: 0.0)
+    held.join(hands)
+    assert held.begin(hands)
+    assert in_a_child(held.admits_suspects)
+    assert in_a_child(lambda: not held.has_workers)
+    for isolated, free in ((held, False), (isolation, True)):
+        with isolated.claiming() as allowed:
+            assert allowed is free
+
+    def allowed_in_a_child() -> bool:
+        with held.claiming() as allowed:
+            return allowed
+
+    assert in_a_child(allowed_in_a_child)
