@@ -81,7 +81,7 @@ class Worker:
         self._each = ack == "each"
         self._bounds = _poll_interval(poll_interval)
         self._handlers: list[Handler] = []
-        self._signalled = False
+        self._signalled = self._runs = False
         runtime = self._runtime = parts.connections.runtime
         self.middleware = check_middleware(middleware, asynchronous=runtime is not THREADS)
         """The middleware of the handlers, the outermost first."""
@@ -266,13 +266,14 @@ class Worker:
             msg = "this worker has no handler: add one with @worker.handle('queue')"
             raise ValueError(msg)
         self._threads.until_empty = check_flag("until_empty", until_empty)
-        self._signalled = False
+        self._signalled, self._runs = False, True
         with self._runtime.on_signals(_SIGNALS if signals else (), self._on_signal):
             try:
                 self._begin()
                 if not self._draining.is_set():
                     self._run_threads()
             finally:
+                self._runs = False
                 self._parts.consumer.handling.end(self)
         if self._threads.emptied:
             self._make_ready()
@@ -311,6 +312,10 @@ class Worker:
             conditions.setdefault(context.name, []).append(handler.where)
             _check_one_for_all(context.name, conditions[context.name])
         self._parts.consumer.handling.begin(self, self._concurrency, kinds)
+        if not self._runs:
+            # The worker was interrupted while it started, and may have ended before.
+            self._parts.consumer.handling.end(self)
+            return
         self._parts.consumer.tell()
 
     def _run_threads(self) -> None:

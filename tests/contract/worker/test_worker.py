@@ -14,7 +14,9 @@ import pytest
 from sqlalchemy import MetaData, Table, select
 
 from queue_over_sql import DatabaseRefused, FixedDelay
+from queue_over_sql.consumers import handling
 from queue_over_sql.queue import QueueCore
+from queue_over_sql.service import parts_of
 from tests.contract.queue_state import archived, counts
 from tests.contract.worker.running_worker import HandlerFailed, running
 from tests.waiting import wait_until
@@ -235,6 +237,33 @@ def test_a_worker_stopped_before_it_ran_ends_at_once(worker: Worker, outside: Qu
         worker.stop()
         worker.stop()
     assert (0, 0, 0) == counts(outside)
+
+
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("a hanging start would hold up the loop")
+def test_a_worker_that_is_aborted_while_it_starts_handles_nothing(
+    make_service: MakeService, outside: Queue
+) -> None:
+    """Its start goes on beside it, but its consumer does not say that it handles the queue."""
+    service = make_service()
+    worker = service.worker(concurrency=1)
+    worker.handle(outside.name)(lambda _: None)
+    reached, go_on = threading.Event(), threading.Event()
+
+    def start() -> None:
+        reached.set()
+        go_on.wait(60)
+
+    worker._start_service = start
+    with running(worker):
+        assert reached.wait(60)
+        worker.abort()
+    (left,) = [each for each in threading.enumerate() if each.name.endswith("-worker-start")]
+    go_on.set()
+    left.join(60)
+    said = handling.read(parts_of(service).consumer.handling.text())
+    assert said is not None
+    assert () == said.handles
 
 
 @pytest.mark.engines("sqlite")
