@@ -216,11 +216,13 @@ def set_back(
     """Set heartbeats that are ahead of the database's clock back, with the clock.
 
     Living consumers send another one soon. The dead would not expire until the clock gets there.
+    Those that are declared dead keep what ``declare_dead`` wrote.
     """
     c = system.consumers.c
     ahead = (
         c.heartbeat_at > expressions.heartbeat_now(),
         c.expires_at != literal(NEVER, BigInteger()),
+        lives(system.consumers),
     )
     earlier = literal(step, BigInteger())
     connection.execute(

@@ -7,11 +7,14 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+from sqlalchemy import select
 
 from queue_over_sql import FixedDelay, Observer
+from queue_over_sql.consumers import registrations
 from queue_over_sql.errors import Locked
 from queue_over_sql.observability import Level, diagnose
 from queue_over_sql.recovery.recovery import Recovery
+from queue_over_sql.service import parts_of
 from queue_over_sql.testing import Clock
 from tests.contract.host_clock import HostClock
 from tests.contract.queue_state import payloads
@@ -207,3 +210,21 @@ def test_who_died_before_the_databases_clock_was_set_back_expires_in_time(
     found = known[str(dead.consumer_id)]
     assert timedelta(seconds=60) == found.expires_at - found.heartbeat_at
     assert heartbeat_of(dead) < datetime.now(UTC) + timedelta(seconds=60)
+
+
+@pytest.mark.threads("what the database holds does not depend on who asks it")
+def test_what_a_dead_consumer_held_is_known_although_the_databases_clock_was_set_back(
+    make_service: MakeService, engine: Engine
+) -> None:
+    """Where the dead have no time of expiry, there is the number of their messages."""
+    service = make_service()
+    service.start()
+    connections, system = parts_of(service).connections, parts_of(service).system()
+    with engine.begin() as connection:
+        ahead = "heartbeat_at = heartbeat_at + 600000000, expires_at = -2"
+        connection.exec_driver_sql(f"UPDATE queue_over_sql_consumers SET {ahead}").close()
+    step, expressions = 600_000_000, connections.dialect.expressions
+    connections.run(lambda c: registrations.set_back(c, system, expressions, step))
+    found = connections.run(lambda c: c.execute(select(system.consumers.c.expires_at)).scalar())
+    assert -2 == found
+    assert 2 == registrations.others_of(found)
