@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from queue_over_sql.errors import GroupFull, QueueError, QueueNotFound
 from queue_over_sql.publishing.operations import publish_many
-from queue_over_sql.publishing.publisher import with_headers
+from queue_over_sql.publishing.publisher import is_new, with_headers
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues import registry
 from queue_over_sql.schedules import store
@@ -29,7 +29,6 @@ from queue_over_sql.schedules.store import (
 from queue_over_sql.sql.operation import operation
 from queue_over_sql.values.durations import instant
 from queue_over_sql.values.options import GROUP_KEY
-from queue_over_sql.values.states import PublishOutcome
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -122,11 +121,8 @@ class ScheduledMessages:
 
     def publish(self, connection: Connection, instants: Sequence[int]) -> list[Run]:
         """Publish the messages for some times; returns those that did not exist yet."""
-        return [
-            Run(at, one.id)
-            for at, one in self.published(connection, instants)
-            if one.outcome == PublishOutcome.CREATED
-        ]
+        published = self.published(connection, instants)
+        return [Run(at, one.id) for at, one in published if is_new(one)]
 
     def published(
         self, connection: Connection, instants: Sequence[int], *, insists: bool = False
@@ -281,7 +277,7 @@ def run(
         raise Conflict(messages.schedule)
     now = store.clock(connection, scope)
     [(_, published)] = messages.published(connection, [now], insists=True)
-    if published.outcome != PublishOutcome.CREATED:
+    if not is_new(published):
         # Clocks may be coarse: another one came in this very instant.
         raise Conflict(messages.schedule)
     store.note_runs(connection, scope, record, [Run(now, published.id)])

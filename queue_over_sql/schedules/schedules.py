@@ -226,11 +226,13 @@ class Schedules:
         so what another process changes or removes at the same time is not published as it was.
 
         Returns:
-            The id of the message; its outcome is ``created``.
+            The id of the message; its outcome is ``created``, or ``replaced`` if the queue is full
+            and has ``when_full="replace"``.
 
         Raises:
             ScheduleNotFound: there is no schedule with this name.
             PayloadInvalid, PayloadTooLarge: the queue now refuses the messages.
+            GroupFull: the queue has no room for it, and ``when_full="reject"``.
             DatabaseUnavailable: if the connection broke, it is unknown whether the message was
                 published.
             QueueError: other processes kept changing this schedule; nothing was published.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from queue_over_sql import GroupFull
+from queue_over_sql import GroupFull, PublishOutcome
 from queue_over_sql.schedules import store
 from queue_over_sql.testing import Clock
 from tests.contract.queue_state import payloads
@@ -201,6 +201,34 @@ def test_a_queue_that_is_full_at_the_time(service: QueueService, engine: Engine)
                 queue.publish("more")
         assert next_of(added) == next_of(service.schedules.get("s"))
         service.drop_queue("jobs")
+
+
+def test_a_run_that_replaces_what_waits_counts(service: QueueService, engine: Engine) -> None:
+    """By hand or by itself: it is a run of the schedule as any other."""
+    queue = service.create_queue("jobs", queue_limit=1, when_full="replace")
+    added = service.schedules.add("s", queue, "run", every=HOUR)
+    queue.publish("work")
+    published = service.schedules.run("s")
+    assert PublishOutcome.REPLACED == published.outcome
+    assert ["run"] == payloads(everything(queue))
+    assert [published.id] == [*service.schedules.get("s").last_runs.values()]
+    silence(engine, queue, "s", added.created_at)
+    queue.publish("work")
+    assert 1 == service.reap().scheduled
+    [message] = everything(queue)
+    assert "run" == message.payload
+    assert message.id == service.schedules.get("s").last_runs[added.created_at]
+
+
+@pytest.mark.engines("sqlite")
+def test_a_run_by_hand_finds_no_room(service: QueueService) -> None:
+    """It says so at once, and notes no run."""
+    queue = service.create_queue("jobs", max_length=1)
+    service.schedules.add("s", queue, "run", every=HOUR)
+    queue.publish("work")
+    with pytest.raises(GroupFull):
+        service.schedules.run("s")
+    assert {} == dict(service.schedules.get("s").last_runs)
 
 
 @pytest.mark.engines("sqlite")
