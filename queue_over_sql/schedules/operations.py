@@ -192,7 +192,7 @@ def put(
         "queue": queue,
         "definition": definition.to_json(),
         "next_at": next_at,
-        "last_runs": store.runs_text(runs),
+        "last_runs": store.runs_text(runs, now),
     }
     if record is not None:
         done = store.change_schedule(connection, scope, record, **values)
@@ -250,7 +250,7 @@ def fire(
     if runs or firing.next_at != record.next_at:
         values = {
             "next_at": firing.next_at,
-            "last_runs": store.runs_text([*record.last_runs, *runs]),
+            "last_runs": store.runs_text([*record.last_runs, *runs], now),
         }
         if not store.change_schedule(connection, scope, record, **values):
             raise Conflict(name)
@@ -296,7 +296,7 @@ def pause(
     if record is None or record.paused:
         return record is not None
     now, removed = _remove_ahead(connection, scope, tables, seen.name)
-    left = store.runs_text([run for run in record.last_runs if run.at not in removed])
+    left = store.runs_text([run for run in record.last_runs if run.at not in removed], now)
     return store.change_schedule(connection, scope, record, paused_at=now, last_runs=left)
 
 
@@ -334,7 +334,7 @@ def resume(
     values = {
         "next_at": firing.next_at,
         "paused_at": None,
-        "last_runs": store.runs_text(runs),
+        "last_runs": store.runs_text(runs, now),
     }
     return store.change_schedule(connection, scope, record, **values)
 

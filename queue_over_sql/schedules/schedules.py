@@ -312,6 +312,7 @@ class Schedules:
 
 def _schedule(record: ScheduleRecord) -> Schedule:
     definition = Definition.from_json(record.name, record.definition)
+    past = [run for run in reversed(record.last_runs) if run.at <= record.now]
     return Schedule(
         name=record.name,
         queue=record.queue,
@@ -325,11 +326,7 @@ def _schedule(record: ScheduleRecord) -> Schedule:
         paused=record.paused,
         created_at=instant(record.created_at),
         last_runs=MappingProxyType(
-            {
-                instant(run.at): run.message_id
-                for run in reversed(record.last_runs)
-                if run.at <= record.now
-            }
+            {instant(run.at): run.message_id for run in past[: store.RUNS_SHOWN]}
         ),
     )
 

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 _DATE: Final = "____-__-__T__:__:__"
 _ZONE: Final = "+00:00"
-_RUNS_KEPT: Final = 10
+RUNS_SHOWN: Final = 10
+"""How many of its last messages a schedule names."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,7 +68,8 @@ class ScheduleRecord:
         next_at: the first time that has no message yet; None if there is none.
         revision: increases with each change and each publication.
         now: the database's clock when it was read.
-        last_runs: the times and the ids of the messages that it published last, the newest last.
+        last_runs: the times and the ids of the messages that it published last, and of all that it
+            published ahead; the newest last.
     """
 
     name: str
@@ -192,12 +194,18 @@ def note_runs(
 ) -> None:
     """Note runs of a schedule whose row is locked, and leave its revision as it is."""
     noted = update(scope.system.schedules).where(scope.named(record.name))
-    connection.execute(noted.values(last_runs=runs_text([*record.last_runs, *runs])))
+    kept = runs_text([*record.last_runs, *runs], record.now)
+    connection.execute(noted.values(last_runs=kept))
 
 
-def runs_text(runs: Sequence[Run]) -> str:
-    """The last of these runs, as they are stored; of one time only what was published last."""
-    return json.dumps(sorted(dict(runs).items())[-_RUNS_KEPT:], separators=(",", ":"))
+def runs_text(runs: Sequence[Run], now: int) -> str:
+    """The last of these runs, and all that are still to come, as they are stored.
+
+    Of one time only what was published last.
+    """
+    kept = sorted(dict(runs).items())
+    passed = sum(at <= now for at, _ in kept)
+    return json.dumps(kept[max(0, passed - RUNS_SHOWN) :], separators=(",", ":"))
 
 
 def _read_runs(text: str | None) -> list[Run]:

@@ -414,7 +414,7 @@ def _fire(stage: Stage) -> None:
         created_at=1,
         now=1,
     )
-    runs = schedules.runs_text([schedules.Run(1, 1)])
+    runs = schedules.runs_text([schedules.Run(1, 1)], 1)
     stage.on_scope(schedules.change_schedule, record, next_at=2, last_runs=runs)
 
 

@@ -246,6 +246,20 @@ def test_a_message_is_due_when_it_is_published(service: QueueService) -> None:
         message.ack()
 
 
+@pytest.mark.engines("sqlite")
+@pytest.mark.threads("the clock")
+def test_the_last_runs_of_short_intervals(service: QueueService, queue: Queue) -> None:
+    """The ten that came last, however many are published ahead of them."""
+    clock, step = Clock(service), SECOND / 10
+    service.schedules.add("s", queue, 1, every=step)
+    for _ in range(2):
+        clock.advance(3 * SECOND)
+        earliest = clock.now() - step
+        last = [*service.schedules.get("s").last_runs]
+        assert earliest < last[0] <= clock.now()
+        assert grid(last[-1], step, 10) == sorted(last)
+
+
 @pytest.mark.default_on("sqlite", "postgresql")
 def test_short_intervals_keep_all_their_times(make_service: MakeService) -> None:
     """A pass that comes after several times of a group publishes each of them."""
