@@ -7,13 +7,18 @@ import json
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from sqlalchemy import and_, delete, func, literal, or_, select, update
+from sqlalchemy import and_, delete, literal, or_, select, update
 
 from queue_over_sql.errors import UNREADABLE, QueueError
 from queue_over_sql.groups import exits
 from queue_over_sql.queues.tables import insert_unless_there
 from queue_over_sql.statements.parameters import batches, by_id
-from queue_over_sql.values.durations import instant_to_microseconds, optional_number, stored_number
+from queue_over_sql.values.durations import (
+    instant,
+    instant_to_microseconds,
+    optional_number,
+    stored_number,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,8 +30,6 @@ if TYPE_CHECKING:
     from queue_over_sql.sql.dialect import QueueDialect
 
 
-_DATE: Final = "____-__-__T__:__:__"
-_ZONE: Final = "+00:00"
 RUNS_SHOWN: Final = 10
 """How many of its last messages a schedule names."""
 
@@ -247,12 +250,12 @@ def remove_ahead(
         live.c.scheduled_at > now,
         or_(tables.is_held(), live.c.available_at > now),
     )
-    wanted = select(live.c.id, live.c.message_key).where(ahead, _is_of(tables, schedule))
+    similar = live.c.message_key.startswith(_key_start(schedule), autoescape=True)
+    wanted = select(live.c.id, live.c.message_key).where(ahead, similar)
     found = {
         row[0]: at
         for row in connection.execute(wanted)
-        if (at := _time_in(row[1].removeprefix(_key_start(schedule)))) is not None
-        and (passed or at > now)
+        if (at := _time_of(schedule, row[1])) is not None and (passed or at > now)
     }
     removed: list[int] = []
     for batch in batches(sorted(found)):
@@ -270,22 +273,14 @@ def remove_ahead(
     return sorted(removed)
 
 
-def _time_in(text: str) -> int | None:
+def _time_of(schedule: str, key: str) -> int | None:
+    """The time in a key of this schedule; None if it is another one's, or a user's own."""
     try:
-        return instant_to_microseconds(datetime.fromisoformat(text), "at")
+        at = datetime.fromisoformat(key.removeprefix(_key_start(schedule)))
+        found = instant_to_microseconds(at, "at")
     except ValueError:
-        # A user gave this key to a message.
         return None
-
-
-def _is_of(tables: QueueTables, schedule: str) -> ColumnElement[bool]:
-    """The condition for keys of this schedule, but not of one whose name begins the same."""
-    key, start = tables.live.c.message_key, _key_start(schedule)
-    rest = func.substr(key, len(start) + 1)
-    shapes = [f"{_DATE}{_ZONE}", f"{_DATE}.______{_ZONE}"]
-    return and_(
-        func.substr(key, 1, len(start)) == start, or_(*(rest.like(shape) for shape in shapes))
-    )
+    return found if key == message_key(schedule, instant(found)) else None
 
 
 def _key_start(schedule: str) -> str:

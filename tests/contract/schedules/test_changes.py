@@ -169,6 +169,14 @@ def test_only_messages_of_this_schedule_go_along(service: QueueService, queue: Q
     assert ["keyed", "plain"] == sorted(olds(queue))
 
 
+def test_any_name_finds_its_messages(service: QueueService, queue: Queue) -> None:
+    """Also one of characters that take two places in some engines, or that LIKE reads otherwise."""
+    for name in ["\N{PARTY POPPER}", "100%_!/\\", "e\N{COMBINING ACUTE ACCENT}", "x" * 150]:
+        service.schedules.add(name, queue, 1, cron=hourly())
+        service.schedules.pause(name)
+        assert [] == everything(queue), name
+
+
 @pytest.mark.default_on("sqlite", "postgresql")
 def test_no_reaper_publishes_after_the_end(make_service: MakeService, queue: Queue) -> None:
     """Reapers that race with the removal leave no message of the future behind."""
