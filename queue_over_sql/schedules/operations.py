@@ -179,7 +179,12 @@ def put(
     definition = messages.definition.counted_from(now, previous)
     runs = [] if record is None or record.queue != queue else [*record.last_runs]
     if before is not None:
-        removed = store.remove_ahead(connection, before, name, now, passed=True)
+        stays = record is not None and record.queue == queue
+
+        def keeps(at: int) -> bool:
+            return stays and (at <= now or definition.trigger.after(at - 1) == at)
+
+        removed = store.remove_ahead(connection, before, name, now, passed=True, keeps=keeps)
         # Those of passed times, which wait because of a delay, would not come again.
         runs = [run for run in runs if run.at not in removed]
         runs += messages.publish(connection, [at for at in removed if at <= now])

@@ -103,8 +103,9 @@ class Schedules:
         """Add a schedule, or change it; safe to call from many servers at once.
 
         If an equal schedule with this name exists, nothing changes. If it differs, it is changed,
-        and so are its messages that are not due yet, except those that a consumer holds. A paused
-        schedule stays paused. If its row cannot be read, it is replaced, with a warning in the log.
+        and so are its messages that are not due yet, except those that a consumer holds, and those
+        that an operator holds for a time that it still has. A paused schedule stays paused. If its
+        row cannot be read, it is replaced, with a warning in the log.
 
         Args:
             name: 1 to 150 characters.

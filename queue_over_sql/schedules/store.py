@@ -7,7 +7,7 @@ import json
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from sqlalchemy import and_, delete, literal, or_, select, update
+from sqlalchemy import and_, case, delete, literal, or_, select, update
 
 from queue_over_sql.errors import UNREADABLE, QueueError
 from queue_over_sql.groups import exits
@@ -21,7 +21,7 @@ from queue_over_sql.values.durations import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from sqlalchemy import ColumnElement, Connection, Executable, Select
 
@@ -232,11 +232,18 @@ def is_there(connection: Connection, tables: QueueTables, key: str) -> bool:
 
 
 def remove_ahead(
-    connection: Connection, tables: QueueTables, schedule: str, now: int, *, passed: bool = False
+    connection: Connection,
+    tables: QueueTables,
+    schedule: str,
+    now: int,
+    *,
+    passed: bool = False,
+    keeps: Callable[[int], bool] | None = None,
 ) -> list[int]:
     """Remove the messages of a schedule for times to come, unless a consumer holds them.
 
-    ``passed`` also removes those of passed times that wait because of a delay.
+    ``passed`` also removes those of passed times that wait because of a delay. ``keeps`` says for
+    which times a message stays that an operator holds; None: for none.
 
     It reads them before it locks any, because some engines lock what they read, and would wait for
     all transactions on other messages of the queue.
@@ -251,11 +258,14 @@ def remove_ahead(
         or_(tables.is_held(), live.c.available_at > now),
     )
     similar = live.c.message_key.startswith(_key_start(schedule), autoescape=True)
-    wanted = select(live.c.id, live.c.message_key).where(ahead, similar)
+    held = case((tables.is_held(), 1), else_=0)
+    wanted = select(live.c.id, live.c.message_key, held).where(ahead, similar)
     found = {
         row[0]: at
         for row in connection.execute(wanted)
-        if (at := _time_of(schedule, row[1])) is not None and (passed or at > now)
+        if (at := _time_of(schedule, row[1])) is not None
+        and (passed or at > now)
+        and not (row[2] and keeps is not None and keeps(at))
     }
     removed: list[int] = []
     for batch in batches(sorted(found)):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from queue_over_sql import QueueNotFound, QueueSchemaMismatch, ScheduleNotFound
+from queue_over_sql import QueueNotFound, QueueSchemaMismatch, ScheduleNotFound, Status
 from queue_over_sql.schedules import operations, store
 from queue_over_sql.schedules.firing import ScheduleAccess
 from queue_over_sql.statements.parameters import batches
@@ -135,6 +135,26 @@ def test_future_messages_go_along(service: QueueService, queue: Queue) -> None:
         assert [] == to_come(queue), name
         service.schedules.remove("s")
         queue.purge()
+
+
+def test_a_hold_outlives_a_deployment(service: QueueService, queue: Queue, others: Queue) -> None:
+    """What an operator holds stays while the schedule has its time, and nothing doubles it."""
+    added = service.schedules.add("s", queue, "old", every=HOUR)
+    queue.messages().hold()
+    for _ in range(2):
+        service.schedules.add("s", queue, "new", every=HOUR)
+        service.reap()
+        [held] = everything(queue)
+        assert ("old", Status.HELD, next_of(added)) == (
+            held.payload,
+            held.status,
+            held.scheduled_at,
+        )
+    service.schedules.add("s", queue, "new", every=HOUR / 3)
+    assert ["new"] == payloads(everything(queue))
+    queue.messages().hold()
+    service.schedules.add("s", others, "new", every=HOUR / 3)
+    assert [] == everything(queue)
 
 
 @pytest.mark.usefixtures("others")
