@@ -82,8 +82,12 @@ class ScheduleAccess:
             return ScheduledMessages(self.open(stored.queue), stored.name, definition)
 
     def tables_of(self, queue: str) -> QueueTables | None:
-        """The tables of a queue; None if it was dropped."""
+        """The present tables of a queue, which may have come again; None if it was dropped."""
         try:
+            try:
+                core_of(self._parts.queue(queue)).context.look_again()
+            except QueueSchemaMismatch:
+                self._parts.catalog.forget(queue)
             return core_of(self._parts.queue(queue)).context.tables
         except QueueNotFound:
             return None

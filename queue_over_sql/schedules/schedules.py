@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, Unpack
 
 from queue_over_sql.errors import UNREADABLE, QueueError, ScheduleNotFound
 from queue_over_sql.queue import Queue, core_of
+from queue_over_sql.queues.context import TablesChanged
 from queue_over_sql.schedules import operations, store
 from queue_over_sql.schedules.definition import Definition, check_schedule_name, define
 from queue_over_sql.schedules.firing import ScheduleAccess
@@ -300,7 +301,7 @@ class Schedules:
         for _ in range(_RACES):
             try:
                 return do()
-            except Conflict:
+            except (Conflict, TablesChanged):
                 continue
         return do()
 

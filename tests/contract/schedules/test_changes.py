@@ -458,6 +458,23 @@ def test_a_queue_that_was_dropped_elsewhere(make_service: MakeService, queue: Qu
     assert {"x"} == set(payloads(everything(other.queue("jobs"))))
 
 
+def test_a_queue_that_came_again_elsewhere(make_service: MakeService) -> None:
+    """Its schedules are changed, run and ended by a service that knows only the earlier queue."""
+    service, other = make_service(), make_service()
+    other.create_queue("others")
+    changes: dict[str, Change] = CHANGES | {"run": lambda service: service.schedules.run("s")}
+    for name, change in changes.items():
+        again: dict[str, Any] = {"payload": "text"} if name in {"moved", "paused"} else {}
+        service.create_queue("jobs", group_limit=1)
+        other.drop_queue("jobs")
+        queue = other.create_queue("jobs", **again)
+        other.schedules.add("s", queue, "old", every=60)
+        change(service)
+        assert 2 * (name == "run") == len(olds(queue)), name
+        other.schedules.remove("s")
+        other.drop_queue("jobs")
+
+
 def test_drops_and_additions_race(make_service: MakeService, queue: Queue) -> None:
     """A schedule never outlives its queue."""
     services = [make_service() for _ in range(4)]
