@@ -133,10 +133,9 @@ class AdvanceRequest:
 class DurableConsumer:
     """A named consumer of one queue whose claims outlive its process; see the module.
 
-    Every operation is one transaction and may be repeated if the answer to its commit was lost.
-    Each raises ``ConsumerFenced`` if another program took over the consumer, and ``RoundsGone`` if
-    its rounds were released. Rounds have numbers; ``start`` is the number before the first round of
-    a range.
+    Every operation may be repeated if the answer to its commit was lost. Each raises
+    ``ConsumerFenced`` if another program took over the consumer, and ``RoundsGone`` if its rounds
+    were released. Rounds have numbers; ``start`` is the number before the first round of a range.
 
     Args:
         queue: the queue that it reads.
@@ -303,9 +302,13 @@ class DurableConsumer:
                 "opened."
             )
             raise UnsupportedByEngine(msg)
-        if self._context.run(lambda connection: self._is_idle(connection, start, request)):
-            return start
-        return self._ending(partial(self._advance, start=start, request=request, on_ack=on_ack))
+        # Where all that it claimed had expired, there may be more behind.
+        while not self._context.run(lambda connection: self._is_idle(connection, start, request)):
+            opening = partial(self._advance, start=start, request=request, on_ack=on_ack)
+            end, expired = self._ending(opening)
+            if end > start or not expired:
+                return end
+        return start
 
     def ack(self, end: int, *, on_ack: str | None = None) -> None:
         """Acknowledge all rounds up to ``end``; repeated calls do nothing."""
@@ -354,7 +357,7 @@ class DurableConsumer:
         self._locked(connection, epoch, number, shared=True)
         if store.win_seal(connection, tables, self.consumer_id, number):
             self._expired.clear()
-            count = self._claim(connection, wanted)
+            count, _ = self._claim(connection, wanted)
             store.seal(connection, tables, self.consumer_id, number, count)
             self._settlements.note_ended(self._expired)
             return count
@@ -603,14 +606,14 @@ class DurableConsumer:
         on_ack: str | None,
         *,
         apart: bool,
-    ) -> int:
+    ) -> tuple[int, int]:
         found = self._locked(connection, self.epoch, start)
         if start < found.acked_round:
             raise CheckpointBehind(self.consumer_id, start, found.acked_round)
         self._ack(connection, found, start, on_ack, apart=apart)
         self._renew_if_due(connection, found)
         if found.claimed_round > start:
-            return found.claimed_round
+            return found.claimed_round, 0
         return self._open(connection, start, request)
 
     def _ack(
@@ -643,18 +646,23 @@ class DurableConsumer:
             settlement = Settlement(ids, stamp, Outcome.DONE, None, dedup_us=dedup_us)
             self._settlements.finish_apart(connection, settlement, keep=keep)
 
-    def _open(self, connection: Connection, start: int, request: AdvanceRequest) -> int:
-        count = self._count(connection, request.whole)
+    def _open(self, connection: Connection, start: int, request: AdvanceRequest) -> tuple[int, int]:
+        """Open the next rounds; returns the last one, and how many messages had expired."""
+        count, expired = self._count(connection, request.whole), 0
         opened: list[Round] = []
         for each in request.rounds(start, count) if count else ():
-            claimed = None if request.executor else self._claim(connection, each)
+            claimed = None
+            if not request.executor:
+                claimed, ended = self._claim(connection, each)
+                expired += ended
             if claimed == 0:
                 break
             opened.append(dataclasses.replace(each, claimed_count=claimed))
         store.open_rounds(connection, self._context.tables, self.consumer_id, opened)
-        return opened[-1].consumer_round if opened else start
+        return opened[-1].consumer_round if opened else start, expired
 
-    def _claim(self, connection: Connection, wanted: Round) -> int:
+    def _claim(self, connection: Connection, wanted: Round) -> tuple[int, int]:
+        """Claim a round; returns how many messages it has, and how many had expired."""
         priorities, sql = self._context.settings.priorities, self._context.sql
         groups = None
         if sql.subject.grouped:
@@ -664,8 +672,9 @@ class DurableConsumer:
             connection, sql, self.consumer_id, wanted, priorities, groups=groups
         )
         if not count or not self._context.tables.may_expire:
-            return count
-        return count - self._expire(connection, wanted.consumer_round)
+            return count, 0
+        expired = self._expire(connection, wanted.consumer_round)
+        return count - expired, expired
 
     def _expire(self, connection: Connection, number: int) -> int:
         """End the messages of a round that had expired when it was claimed; returns how many."""

@@ -332,6 +332,20 @@ def test_a_round_of_a_durable_consumer_holds_none(
     assert 0 == queue.stats().live
 
 
+@pytest.mark.threads("durable consumers have no other face")
+@pytest.mark.parametrize("apart", [False, True])
+def test_rounds_go_past_what_expired(queue: Queue, engine: Engine, apart: bool) -> None:
+    """If whole rounds expired, the message behind them is read all the same."""
+    late = [queue.publish(f"late {n}", expires=LONG).id for n in range(5)]
+    queue.publish("in time", expires=LONG)
+    lapse(engine, queue, *late)
+    query, read = Query(queue, apart=apart), list[Any]()
+    while parts := query.batch(most=2, each=1):
+        read += [payload for part in parts for payload in part]
+    assert ["in time"] == read
+    assert ["expired"] * 5 == outcomes(queue)
+
+
 @pytest.mark.engines("postgresql")
 @pytest.mark.threads("columns are taken by threads")
 def test_columns_are_not_taken_past_an_expiry(queue: Queue, engine: Engine) -> None:
