@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sqlalchemy import ColumnElement, Update, and_, func
+from sqlalchemy import BigInteger, ColumnElement, Update, and_, literal
 
+from queue_over_sql.durable.statements import due_by
 from queue_over_sql.groups.fair import claims_of
 from queue_over_sql.groups.strategy import GroupRequest, GroupRules, group_of
 from queue_over_sql.statements.operations import change_by_ids
@@ -16,7 +17,7 @@ from queue_over_sql.statements.requests import ANY_EDITS, ClaimRequest, Where
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from sqlalchemy import Connection, Table
+    from sqlalchemy import Connection
 
     from queue_over_sql.durable.requests import RoundRequest
     from queue_over_sql.message import MessageRow
@@ -44,7 +45,7 @@ class GroupRounds(NamedTuple):
     def claim(self, connection: Connection, sql: StatementCache, request: RoundRequest) -> int:
         """Claim messages of one level for a round, inside a transaction; returns how many."""
         claims = claims_of(sql, self.rules)
-        where = _within(sql.subject.live, request.up_to_id, request.due_by)
+        where = _within(sql.subject, request.up_to_id, request.due_by)
         ids: list[int] = []
         past: tuple[str, ...] = ()
         tries_some, broad = claims.at_once and self.rules.ordered, False
@@ -86,12 +87,12 @@ class GroupRounds(NamedTuple):
 
 
 @functools.lru_cache(16)
-def _within(live: Table, up_to_id: int | None, due_by: int | None) -> Where | None:
+def _within(tables: QueueTables, up_to_id: int | None, latest: int | None) -> Where | None:
     limits: list[ColumnElement[bool]] = []
     if up_to_id is not None:
-        limits.append(live.c.id <= up_to_id)
-    if due_by is not None:
-        limits.append(func.coalesce(live.c.parked_at, live.c.available_at) <= due_by)
+        limits.append(tables.live.c.id <= up_to_id)
+    if latest is not None:
+        limits.append(due_by(tables, literal(latest, BigInteger())))
     return Where(and_(*limits)) if limits else None
 
 

@@ -19,6 +19,8 @@ from sqlalchemy import (
     delete,
     func,
     insert,
+    literal_column,
+    or_,
     select,
     update,
 )
@@ -44,8 +46,19 @@ if TYPE_CHECKING:
 
 def within(tables: QueueTables) -> ColumnElement[bool]:
     """The conditions of a round besides its size."""
-    live = tables.live
-    return and_(live.c.id <= number("p_up_to"), live.c.available_at <= number("p_due"))
+    return and_(tables.live.c.id <= number("p_up_to"), due_by(tables, number("p_due")))
+
+
+def due_by(tables: QueueTables, latest: ColumnElement[int]) -> ColumnElement[bool]:
+    """The condition for messages that were due at a time, and did not fail since.
+
+    What waited for others of its group became available when it was woken, but was due before.
+    """
+    due = tables.due_at() <= latest
+    if not tables.grouped:
+        return due
+    unbegun = tables.live.c.attempt_count == literal_column("0")
+    return or_(due, and_(unbegun, tables.due_first() <= latest))
 
 
 def eligible(tables: QueueTables) -> ColumnElement[bool]:

@@ -18,6 +18,7 @@ from queue_over_sql.durable.consumer import AdvanceRequest, DurableConsumer
 from queue_over_sql.observability import diagnose
 from queue_over_sql.queue import core_of
 from queue_over_sql.recovery import recovery
+from tests.contract.durable.queries import Query
 from tests.contract.queue_state import isolates_snapshots, payloads, set_columns
 
 if TYPE_CHECKING:
@@ -500,6 +501,21 @@ def test_the_end_of_a_round_makes_the_next_ones_ready(
     assert given.ids[1:3] == given.parked()
     assert 2 == consumer.advance(1, request)
     assert [given.ids[2]] == given.parked()
+
+
+@pytest.mark.threads
+def test_a_target_of_rounds_has_what_was_parked(service: QueueService, engine: Engine) -> None:
+    """It was due before it was woken; what comes or fails after the target is not read."""
+    given = waiting(service, engine)
+    query = Query(given.queue)
+    up_to_id, due_by = query.consumer.target()
+    given.queue.publish("a4", group="a")
+    [failed] = given.queue.consume(1, where=given.queue.table.c.id == given.ids[3])
+    failed.nack("no", delay=0.01)
+    read = list[str]()
+    while parts := query.batch(up_to_id=up_to_id, due_by=due_by):
+        read += [payload for part in parts for payload in part]
+    assert ["a1", "a2", "a3"] == read
 
 
 @pytest.mark.threads
