@@ -51,7 +51,7 @@ from queue_over_sql.values.reasons import not_started_within
 from queue_over_sql.values.states import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from sqlalchemy import ColumnElement, Connection
 
@@ -433,12 +433,13 @@ class DurableConsumer:
             refused.clear()
             if epoch is not None:
                 self._locked(connection, epoch, shared=True)
-            failed: list[FailedAttempt] = []
+            failed: list[_Failed] = []
             for (consumer_round, reason), ids in groups.items():
                 stamp = Claim(self.consumer_id, consumer_round)
                 settlement = Settlement(ids, stamp, Outcome.FAILED, reason.text)
-                failed += self._nack(connection, settlement, wait, reason, refused)
-            return failed
+                failed += self._failed(connection, settlement, wait, reason)
+            self._nack(connection, failed, refused)
+            return [told for each in failed for told in each.told(refused)]
 
         nacking = Operation(do, atomic=True, durable=True)
         failed = self._settlements.attempts.run(nacking, self._context.run, list)
@@ -697,46 +698,52 @@ class DurableConsumer:
         priorities, sql = self._context.settings.priorities, self._context.sql
         return store.count_eligible(connection, sql, wanted, priorities)
 
-    def _nack(
-        self,
-        connection: Connection,
-        failed: Settlement,
-        delay: int | None,
-        reason: _Reason,
-        refused: dict[int, str],
-    ) -> list[FailedAttempt]:
-        sql, most = self._context.sql, self._context.settings.max_attempts
-        held = store.held_attempts(connection, sql, failed.claim, failed.ids, most)
-        waits: dict[int | None, list[int]] = {}
-        for message_id, (attempt, allowed, _) in held.items():
+    def _failed(
+        self, connection: Connection, failed: Settlement, delay: int | None, reason: _Reason
+    ) -> list[_Failed]:
+        """Those that the round still holds, by how long they wait."""
+        sql, settings = self._context.sql, self._context.settings
+        held = store.held_attempts(connection, sql, failed.claim, failed.ids, settings.max_attempts)
+        waits: dict[int | None, list[FailedAttempt]] = {}
+        for message_id, (attempt, allowed, claimed_at) in held.items():
             wait = self._settlements.delay_after(
                 attempt, allowed, reason.text, delay, reason.exception
             )
-            waits.setdefault(wait, []).append(message_id)
-        told: list[FailedAttempt] = []
-        for wait, ids in waits.items():
-            in_order = sql.subject.grouped and self._context.settings.group_order == "fifo"
-            limit = self._context.settings.group_limit or 1
-            settlement = dataclasses.replace(failed, ids=ids, in_order=in_order, group_limit=limit)
-            if wait is None:
-                self._settlements.dead_letter(connection, settlement, refused)
-            else:
-                again = partial(retry, sql=sql, delay=wait)
-                each_of(sql, [settlement], again).do(connection)
             became = Outcome.FAILED.value if wait is None else _RETRIED
-            told += [
+            waits.setdefault(wait, []).append(
                 FailedAttempt(
                     message_id,
-                    held[message_id][0],
+                    attempt,
                     self.consumer_id,
-                    held[message_id][2],
-                    HELD if message_id in refused else became,
-                    refused.get(message_id, reason.text),
+                    claimed_at,
+                    became,
+                    reason.text,
                     reason.traceback,
                 )
-                for message_id in ids
-            ]
-        return told
+            )
+        in_order = sql.subject.grouped and settings.group_order == "fifo"
+        limit = settings.group_limit or 1
+        failed = dataclasses.replace(failed, in_order=in_order, group_limit=limit)
+        return [
+            _Failed(dataclasses.replace(failed, ids=[each.message_id for each in some]), wait, some)
+            for wait, some in waits.items()
+        ]
+
+    def _nack(
+        self, connection: Connection, failed: Sequence[_Failed], refused: dict[int, str]
+    ) -> None:
+        sql = self._context.sql
+        # All at once, and dead letters last: each gives back what the round holds behind it.
+        failed = sorted(failed, key=lambda each: each.wait is None)
+        waits = {each.settlement.ids[0]: each.wait for each in failed}
+
+        def fail(target: Connection, settlement: Settlement) -> set[int]:
+            wait = waits[settlement.ids[0]]
+            if wait is None:
+                return self._settlements.dead_letter(target, settlement, refused)
+            return retry(target, sql, settlement, wait)
+
+        each_of(sql, [each.settlement for each in failed], fail).do(connection)
 
 
 class _Reason(NamedTuple):
@@ -749,6 +756,28 @@ def _reason(error: str | BaseException | None) -> _Reason:
     if isinstance(error, BaseException):
         return _Reason(reason_of(error), type(error), traceback_of(error))
     return _Reason(reason_of(error), None, None)
+
+
+class _Failed(NamedTuple):
+    """Messages of a round that failed alike.
+
+    Attributes:
+        wait: how long they wait; None: they are dead letters.
+        attempts: what is told of each.
+    """
+
+    settlement: Settlement
+    wait: int | None
+    attempts: Sequence[FailedAttempt]
+
+    def told(self, refused: Mapping[int, str]) -> list[FailedAttempt]:
+        """What became of them; ``refused`` ones are held."""
+        return [
+            each
+            if (why := refused.get(each.message_id)) is None
+            else each._replace(outcome=HELD, error=why)
+            for each in self.attempts
+        ]
 
 
 def _round(name: str, value: int) -> int:

@@ -59,6 +59,29 @@ def test_a_failure_in_a_round_gives_back_what_is_behind_it(service: QueueService
     ]
 
 
+def test_all_failures_of_a_group_count(service: QueueService) -> None:
+    """Each keeps its attempt and its reason, also behind a dead letter that blocks the group."""
+    cases: list[tuple[list[str], int | None]] = [
+        (["same", "same"], None),
+        (["one", "two"], None),
+        (["same", "same"], 1),
+        (["one", "two"], 1),
+    ]
+    for reasons, most in cases:
+        queue = service.create_queue("jobs", group_limit=1, block_on_failure=True)
+        made = [queue.publish(n, group="a", max_attempts=[most, None][n]).id for n in range(2)]
+        query = Query(queue)
+        [part] = query.plan()
+        failed = [(id_, part.consumer_round, why) for id_, why in zip(made, reasons, strict=True)]
+        assert {*made} == query.consumer.nack(failed, delay=0)
+        left = [(m.id, m.attempt, m.last_error) for m in queue.messages().list()]
+        assert [(made[1], 1, reasons[1])] == left[-1:]
+        if most is None:
+            assert [(made[0], 1, reasons[0])] == left[:1]
+        query.consumer.drop()
+        service.drop_queue("jobs")
+
+
 def test_rounds_of_fair_groups_get_each_message_once(service: QueueService) -> None:
     """Of a large backlog as of small ones, beside a consumer who claims one by one."""
     queue = service.create_queue("jobs", group_fair=True)
