@@ -396,14 +396,26 @@ class RequestTimeout(QueueError, TimeoutError):
     """
 
     def __init__(
-        self, queue: str, correlation_id: str, message_id: int, waited: str, *, withdrawn: bool
+        self,
+        queue: str,
+        correlation_id: str,
+        message_id: int,
+        waited: str,
+        *,
+        withdrawn: bool,
+        gone: bool = False,
     ) -> None:
         ending = (
-            "No consumer had claimed it, so it was withdrawn."
-            if withdrawn
-            else "It could not be withdrawn, because a consumer claimed it or this login may not "
-            "remove it; it may still be handled."
+            "It could not be withdrawn, because a consumer claimed it or this login may not remove "
+            "it; it may still be handled."
         )
+        if withdrawn:
+            ending = "No consumer had claimed it, so it was withdrawn."
+        elif gone:
+            ending = (
+                "It is no longer in the queue: it ended without a reply, or it was removed or "
+                "replaced."
+            )
         super().__init__(
             f"No reply to message {message_id} of queue {queue!r} arrived within {waited}. {ending}"
         )

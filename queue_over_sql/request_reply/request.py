@@ -237,6 +237,7 @@ class Request:
             self.message_id,
             duration_text(self.seconds),
             withdrawn=withdrawn,
+            gone=not withdrawn and self._is_gone(),
         )
 
     def _withdraw(self) -> bool:
@@ -250,13 +251,26 @@ class Request:
             _log.debug("Request %d could not be withdrawn: %s", self.message_id, error)
             return False
 
+    def _is_gone(self) -> bool:
+        """Whether a request that was not withdrawn has left the queue."""
+        context = self.context
+        try:
+            return not context.run(
+                lambda c: replies.is_there(c, context.sql, self.message_id, self.correlation_id)
+            )
+        except QueueNotFound:
+            return True
+        except NotPermitted:
+            return False
+
     def _gone(self, name: str) -> ReplyQueueGone:
         self.reply_queues.gone(name)
-        fate = (
-            "The request was withdrawn before a consumer claimed it."
-            if self._withdraw()
-            else "The request may still be handled."
-        )
+        if self._withdraw():
+            fate = "The request was withdrawn before a consumer claimed it."
+        elif self._is_gone():
+            fate = "The request is no longer in the queue."
+        else:
+            fate = "The request may still be handled."
         return ReplyQueueGone(
             name,
             f"The reply queue {name!r} was dropped, by hand or because this consumer was "

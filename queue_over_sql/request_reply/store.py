@@ -132,6 +132,17 @@ def withdraw(
     return delete_message(connection, sql, message_id)
 
 
+def is_there(
+    connection: Connection, sql: StatementCache, message_id: int, correlation_id: str
+) -> bool:
+    """Whether a request is in the queue; False if it ended, or was removed or replaced."""
+    tables: QueueTables = sql.subject
+    headers = tables.expressions.read_payload(tables.live.c.headers)
+    found = select(headers).where(tables.live.c.id == message_id, *tables.live_only())
+    row = connection.execute(found).first()
+    return row is not None and payloads.decode_headers(row[0]).get(CORRELATION_ID) == correlation_id
+
+
 def keep(connection: Connection, sql: StatementCache) -> bool:
     """Whether the queue exists; a temporary one then stays until the transaction ends."""
     return sql.get(keep_alive).run(connection).first() is not None

@@ -42,6 +42,7 @@ EXAMPLES: Final[list[QueueError]] = [
     errors.StageLost("jobs", "stage", 1, 2),
     errors.ScheduleNotFound("daily"),
     errors.RequestTimeout("jobs", "c", 7, "1 s", withdrawn=True),
+    errors.RequestTimeout("jobs", "c", 7, "1 s", withdrawn=False, gone=True),
     errors.NoResult("It failed.", "jobs", 7, "failed", "why"),
     errors.ResultTimeout("It waits.", "jobs", 7),
     errors.ReplyQueueGone("jobs", "It is gone."),

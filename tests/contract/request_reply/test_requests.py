@@ -198,7 +198,26 @@ def test_a_request_that_somebody_began_with_is_not_withdrawn(queue: Queue, clock
     errors = clock.run_out(*asking)
     assert [False] * 3 == [isinstance(e, RequestTimeout) and e.withdrawn for e in errors]
     assert [RequestTimeout] * 3 == [type(error) for error in errors]
+    assert [False, False, True] == ["no longer in the queue" in str(error) for error in errors]
     assert ["failed", "held", "yours"] == sorted(payloads(queue.messages().list()))
+
+
+@pytest.mark.engines("sqlite")
+def test_a_request_that_ended_is_not_handled_any_more(queue: Queue, clock: Clock) -> None:
+    """The error says so, whoever ended it: a consumer without a reply, an operator, or time."""
+    for end in ("acked", "rejected", "cancelled"):
+        asking = ask(queue, "question")
+        wait_until(lambda: queue.messages().count() == 1)
+        if end == "cancelled":
+            queue.cancel(queue.messages().list()[0].id)
+        elif end == "acked":
+            queue.consume(1)[0].ack()
+        else:
+            queue.consume(1)[0].reject("no")
+        [error] = clock.run_out(asking)
+        assert isinstance(error, RequestTimeout)
+        assert not error.withdrawn
+        assert "no longer in the queue" in str(error)
 
 
 @pytest.mark.default_on("sqlite", "postgresql")
