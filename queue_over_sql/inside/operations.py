@@ -235,6 +235,15 @@ def has_status(queue: QueueTables, status: Status) -> ColumnElement[bool]:
     return choices.has_status(queue, status)
 
 
+def stays(queue: Queue) -> ColumnElement[bool]:
+    """The condition for due messages that no consumer gets, whatever happens to the others.
+
+    They are in what is paused or blocked, or behind a message of their ordered group that is held
+    or was never due.
+    """
+    return choices.stays(tables(queue), queue.settings.group_order == "fifo")
+
+
 def extent(queue: QueueTables, *, archived: bool) -> list[ColumnElement[bool]]:
     """The conditions for the rows that are live or archived messages; none if all rows are."""
     return choices.extent_of(queue, archived)

@@ -17,13 +17,14 @@ from sqlalchemy import (
     func,
     literal_column,
     not_,
+    or_,
     select,
     union_all,
     update,
 )
 
 from queue_over_sql.groups import blocking, exits
-from queue_over_sql.groups.statements import by_group
+from queue_over_sql.groups.statements import by_group, rows_of_groups, stopped
 from queue_over_sql.payloads.codec import UnreadableHeaders, decode_headers, encode_read_headers
 from queue_over_sql.queues import registry
 from queue_over_sql.queues.purge import delete_by_id, remove_ids
@@ -71,6 +72,30 @@ def has_status(tables: QueueTables, status: Status) -> ColumnElement[bool]:
         Status.HELD: and_(unclaimed, tables.is_held()),
         Status.CLAIMED: tables.expressions.is_claimed(tables.live),
     }[status]
+
+
+def stays(tables: QueueTables, ordered: bool) -> ColumnElement[bool]:
+    """The condition for due messages that no consumer gets, whatever happens to the others.
+
+    They are in what is paused or blocked, or behind a message of their group, if it is ``ordered``,
+    that is held or was never due.
+    """
+    live, queues = tables.live, tables.system.queues
+    named = (queues.c.table_prefix == tables.prefix, queues.c.name == tables.queue)
+    paused = select(queues.c.name).where(*named, queues.c.paused_at.is_not(None)).exists()
+    reasons: list[ColumnElement[bool]] = [paused]
+    if tables.grouped:
+        rows = rows_of_groups(tables)
+        closed = live.c.group_key.in_(select(rows.c.group_key).where(stopped(rows)))
+        reasons.append(and_(live.c.group_key.is_not(None), closed))
+    if tables.grouped and ordered:
+        head = live.alias("head")
+        held = and_(head.c.available_at.is_(None), head.c.parked_at.is_(None))
+        later = and_(head.c.available_at > tables.expressions.now(), head.c.attempt_count == 0)
+        first = (head.c.group_key == live.c.group_key, head.c.id < live.c.id)
+        waits = (head.c.consumer_id.is_(None), or_(held, later))
+        reasons.append(select(head.c.id).where(*first, *waits).exists())
+    return or_(*reasons)
 
 
 def probe_id(tables: QueueTables, archived: bool) -> Select[Any]:

@@ -148,8 +148,8 @@ def run_workers(
         workers: number of workers; each is a Spark task.
         batch: messages per claim; default: 100, for Arrow batches 500, for transactional Arrow
             batches 10,000.
-        until: ``"empty"``: until no message is due, claimed or waiting for a retry; a duration: for
-            that time; None: until ``stop`` is set.
+        until: ``"empty"``: until no message is due, claimed or waiting for a retry, other than due
+            ones that are paused or blocked; a duration: for that time; None: until ``stop`` is set.
         form: ``"message"``, ``"batch"`` or ``"arrow"``.
         transactional: see ``handler``. If the database can skip locked rows, Arrow batches are then
             taken instead of claimed, which is several times as fast; see ``docs/spark-workers.md``.

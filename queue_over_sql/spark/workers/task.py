@@ -186,13 +186,14 @@ class EndingWatch:
     def _nothing_left(self) -> bool:
         """Whether no message is due, in work anywhere, or waiting for a retry.
 
-        Messages of a streaming query do not count, because its claims never end.
+        Messages of a streaming query do not count, because its claims never end. Nor do those that
+        nobody gets, such as the rest of a blocked group.
         """
         queue, columns = self._queue, self._queue.table.c
         ends = columns.lease_expires_at < literal(NEVER, BigInteger())
         with self._looking.running():
             return not (
-                queue.messages(status="ready").first()
+                queue.messages(status="ready", where=~inside.stays(queue)).first()
                 or queue.messages(status="claimed", where=ends).first()
                 or queue.messages(status="delayed", where=columns.attempt_count > 0).first()
             )

@@ -178,6 +178,32 @@ def test_failures_of_single_messages_are_retried_and_counted(
 
 
 @twice
+def test_it_does_not_wait_for_what_nobody_gets(
+    service: QueueService, make_service: MakeService
+) -> None:
+    """What is in a blocked or paused group, behind a held message, or in a paused queue, stays."""
+    queue = service.create_queue("jobs", group_limit=1, block_on_failure=True, max_attempts=1)
+    held = queue.publish({"n": 1}, group="held").id
+    queue.messages(where=queue.table.c.id == held).hold()
+    queue.publish({"n": 1}, group="later", delay=3600)
+    for group in ("blocked", "blocked", "paused", "held", "later", None):
+        queue.publish({"n": 1}, group=group)
+    queue.groups["paused"].pause()
+
+    def handle(message: Message) -> None:
+        if message.group is not None:
+            raise ValueError("no")
+
+    report = work(service, make_service, handle)
+    assert ("empty", 1, 1) == (report.ended, report.handled, report.failed)
+    queue.publish({"n": 1})
+    queue.pause()
+    report = work(service, make_service, handle)
+    assert ("empty", 0) == (report.ended, report.handled)
+    assert 5 == queue.stats().ready
+
+
+@twice
 def test_it_waits_for_what_others_hold(
     service: QueueService, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
