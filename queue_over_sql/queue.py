@@ -545,6 +545,7 @@ class Queue(Generic[Payload]):
 
         Raises:
             DuplicateKey: the key is taken and ``on_conflict`` is ``"raise"``.
+            GroupFull: there is no room for it, and ``when_full`` is ``"reject"``.
             PayloadInvalid, PayloadTooLarge: nothing was published.
             WrongDatabase: ``connection`` belongs to another database.
             DatabaseUnavailable: if the connection broke, it is unknown whether the message was
@@ -999,7 +1000,7 @@ class Queue(Generic[Payload]):
             RequestTimeout: no reply arrived in time; ``withdrawn`` says whether the request was
                 removed before a consumer claimed it.
             ReplyQueueGone: no reply can arrive, because this consumer is considered dead.
-            DuplicateKey, PayloadTooLarge: nothing was published.
+            DuplicateKey, GroupFull, PayloadTooLarge: nothing was published.
             PayloadInvalid: nothing was published, or the reply cannot be read and stays.
             DatabaseUnavailable: it is unknown whether the request was published or handled.
             TypeError, ValueError: an option has an invalid value, or is not possible for a request.

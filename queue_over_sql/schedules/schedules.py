@@ -119,7 +119,8 @@ class Schedules:
             missed: what to publish for the times at which no server ran: ``"one"`` message for the
                 latest of them, ``"all"`` of them, or ``"skip"`` them.
             options: those of ``Publication``, without ``key`` and ``at``; ``delay`` and
-                ``expires`` count from each time. The queue's own columns as in ``Queue.publish``.
+                ``expires`` count from each time, and ``expires`` of a missed time from its publish.
+                The queue's own columns as in ``Queue.publish``.
 
         Raises:
             QueueNotFound: there is no such queue.

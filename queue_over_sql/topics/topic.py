@@ -194,6 +194,7 @@ class Topic:
         Raises:
             TopicNotFound: the topic was dropped.
             DuplicateKey: the key is taken in one of the queues and ``on_conflict`` is ``"raise"``.
+            GroupFull: one of the queues has no room, and ``when_full="reject"``.
             PayloadInvalid, PayloadTooLarge: one of the queues rejects the message.
             WrongDatabase: ``connection`` belongs to another database.
             DatabaseUnavailable: if the connection broke, it is unknown whether the message was
