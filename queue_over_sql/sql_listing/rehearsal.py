@@ -39,6 +39,7 @@ _KNOWN: Final[Mapping[str, Any]] = {
     "taken": 0,
     "due": 1,
     "stopped": 0,
+    "settings": "{}",
 }
 """What the columns hold in made-up rows, where the type does not decide it."""
 
