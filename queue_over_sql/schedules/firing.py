@@ -185,7 +185,7 @@ class ScheduleFirer:
         messages = self._access.messages(stored)
         firing = operations.look(messages, stored)
         if not firing.instants and not self._is_lost(messages, stored):
-            return Fired(0, False, False, stored.version, firing.wake_at)  # noqa: FBT003
+            return Fired(0, 0, False, False, stored.version, firing.wake_at)  # noqa: FBT003
         fired = self._fire_now(messages, stored, len(firing.instants) or 1)
         if fired is not None and fired.late:
             core_of(messages.queue).wake_consumers()
@@ -211,7 +211,7 @@ class ScheduleFirer:
                 return None
             if fired is not None and fired.count and observer is not None:
                 observer.schedule_fired(stored.name, queue.name, fired.count)
-                observer.published(queue.name, fired.count, time.monotonic() - began, ())
+                observer.published(queue.name, fired.added, time.monotonic() - began, ())
         return fired
 
     def _forget_all_but(self, names: set[str]) -> None:

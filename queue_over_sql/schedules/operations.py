@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from queue_over_sql.errors import GroupFull, QueueError, QueueNotFound
 from queue_over_sql.publishing.operations import publish_many
-from queue_over_sql.publishing.publisher import is_new, with_headers
+from queue_over_sql.publishing.publisher import with_headers
 from queue_over_sql.queue import core_of
 from queue_over_sql.queues import registry
 from queue_over_sql.schedules import store
@@ -29,6 +29,7 @@ from queue_over_sql.schedules.store import (
 from queue_over_sql.sql.operation import operation
 from queue_over_sql.values.durations import instant
 from queue_over_sql.values.options import GROUP_KEY
+from queue_over_sql.values.states import PublishOutcome
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from queue_over_sql.queue import Queue
     from queue_over_sql.schedules.calendar import Trigger
     from queue_over_sql.schema.queue_tables import QueueTables
+
+
+_NEW: Final = (PublishOutcome.CREATED, PublishOutcome.REPLACED)
 
 
 class Conflict(QueueError):
@@ -59,6 +63,7 @@ class Fired:
 
     Attributes:
         count: messages published.
+        added: those of them that replaced no other message.
         late: whether some of them are already due.
         goes_on: whether more are left for another transaction.
         version: version of the schedule afterwards.
@@ -66,6 +71,7 @@ class Fired:
     """
 
     count: int
+    added: int
     late: bool
     goes_on: bool
     version: Version
@@ -121,8 +127,7 @@ class ScheduledMessages:
 
     def publish(self, connection: Connection, instants: Sequence[int]) -> list[Run]:
         """Publish the messages for some times; returns those that did not exist yet."""
-        published = self.published(connection, instants)
-        return [Run(at, one.id) for at, one in published if is_new(one)]
+        return _runs(self.published(connection, instants))
 
     def published(
         self, connection: Connection, instants: Sequence[int], *, insists: bool = False
@@ -250,8 +255,8 @@ def fire(
     now = store.clock(connection, scope)
     next_at = record.next_at if gone is None or gone <= now else gone
     firing = look(messages, dataclasses.replace(record, next_at=next_at, now=now))
-    runs = messages.publish(connection, firing.instants)
-    version = record.version
+    published = messages.published(connection, firing.instants)
+    runs, version = _runs(published), record.version
     if runs or firing.next_at != record.next_at:
         values = {
             "next_at": firing.next_at,
@@ -261,7 +266,8 @@ def fire(
             raise Conflict(name)
         version = version._replace(revision=record.revision + 1)
     late = any(messages.is_due(at, now) for at in firing.instants)
-    return Fired(len(runs), late, firing.wake_at <= now, version, firing.wake_at)
+    added = sum(one.outcome is PublishOutcome.CREATED for _, one in published)
+    return Fired(len(runs), added, late, firing.wake_at <= now, version, firing.wake_at)
 
 
 @operation(atomic=True, durable=True, repeatable=False)
@@ -282,7 +288,7 @@ def run(
         raise Conflict(messages.schedule)
     now = store.clock(connection, scope)
     [(_, published)] = messages.published(connection, [now], insists=True)
-    if not is_new(published):
+    if published.outcome not in _NEW:
         # Clocks may be coarse: another one came in this very instant.
         raise Conflict(messages.schedule)
     store.note_runs(connection, scope, record, [Run(now, published.id)])
@@ -342,6 +348,10 @@ def resume(
         "last_runs": store.runs_text(runs, now),
     }
     return store.change_schedule(connection, scope, record, **values)
+
+
+def _runs(published: Sequence[tuple[int, Published]]) -> list[Run]:
+    return [Run(at, one.id) for at, one in published if one.outcome in _NEW]
 
 
 def _content(record: ScheduleRecord | None) -> tuple[str, str] | None:

@@ -26,6 +26,7 @@ from queue_over_sql.schedules.store import ScheduleRecord
 from queue_over_sql.values.checks import check_name, check_whole
 from queue_over_sql.values.durations import Duration, instant, optional_instant
 from queue_over_sql.values.options import PUBLISH_DEFAULTS, ScheduleOptions, spelled_out
+from queue_over_sql.values.states import PublishOutcome
 
 if TYPE_CHECKING:
     from queue_over_sql.catalog.service_parts import ServiceParts
@@ -292,7 +293,8 @@ class Schedules:
                 return None
             if observer is not None:
                 observer.schedule_fired(name, messages.queue.name, 1)
-                observer.published(messages.queue.name, 1, time.monotonic() - began, ())
+                added = int(done[0].outcome is PublishOutcome.CREATED)
+                observer.published(messages.queue.name, added, time.monotonic() - began, ())
         published, is_due = done
         if is_due:
             core.wake_consumers()
