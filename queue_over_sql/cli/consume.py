@@ -324,17 +324,21 @@ class Consumption:
                 look = min(left, LOOK_SECONDS)
                 messages = self.queue.consume(size, lease=self.limits.lease, wait=look)
             except DatabaseUnavailable as error:
-                if self.limits.wait is not None:
-                    raise
-                pause = backoff.pause()
-                self.warn(f"{error} Retrying in {pause:.0f} s.")
-                self.stop.requested.wait(pause)
+                self._outlast(error, backoff)
                 continue
             if not messages:
                 self._look_for_a_pause()
             if messages or left <= 0:
                 return messages
         return []
+
+    def _outlast(self, error: DatabaseUnavailable, backoff: Backoff) -> None:
+        """Wait for the next try with --follow; without it an outage ends the command."""
+        if self.limits.wait is not None:
+            raise error
+        pause = backoff.pause()
+        self.warn(f"{error} Retrying in {pause:.0f} s.")
+        self.stop.requested.wait(pause)
 
     def _look_for_a_pause(self) -> None:
         # Only once, because counting is slower than a claim.
@@ -359,24 +363,31 @@ class Consumption:
             self._give_back(left)
 
     def _settle(self, message: Message, failure: str | None) -> None:
-        try:
-            if failure is None:
-                message.ack()
-                self.tally.done += 1
-            else:
-                message.nack(failure)
-                self.tally.failed += 1
-        except ClaimLost as error:
-            self.warn(str(error))
+        if failure is None:
+            self.tally.done += self._is_settled(message.ack)
+        else:
+            self.tally.failed += self._is_settled(lambda: message.nack(failure))
 
     def _give_back(self, messages: list[Message]) -> None:
-        if not messages:
-            return
-        self.tally.delivered -= len(messages)
-        try:
-            self.queue.release(messages)
-        except ClaimLost as error:
-            self.warn(str(error))
+        if messages:
+            self.tally.delivered -= len(messages)
+            self._is_settled(lambda: self.queue.release(messages))
+
+    def _is_settled(self, settle: Callable[[], None]) -> bool:
+        """Settle, with --follow also after an outage; returns False if the claim is lost."""
+        backoff = Backoff(1.0, LONGEST_PAUSE)
+        while True:
+            try:
+                settle()
+            except ClaimLost as error:
+                self.warn(str(error))
+                return False
+            except DatabaseUnavailable as error:
+                if self.stop.requested.is_set():
+                    raise
+                self._outlast(error, backoff)
+            else:
+                return True
 
 
 commands = Commands(MESSAGES_PANEL)
