@@ -291,6 +291,7 @@ class Consumption:
     limits: Limits
     stop: Stop
     warn: Callable[[str], None]
+    is_paused: Callable[[], bool]
     tally: Tally = field(default_factory=Tally)
     keeper: LeaseKeeper = field(default_factory=_lease_keeper)
     looked_for_a_pause: bool = False
@@ -341,10 +342,9 @@ class Consumption:
         self.stop.requested.wait(pause)
 
     def _look_for_a_pause(self) -> None:
-        # Only once, because counting is slower than a claim.
         if not self.looked_for_a_pause:
             self.looked_for_a_pause = True
-            self.tally.paused = self.queue.stats().paused
+            self.tally.paused = self.is_paused()
             if self.tally.paused:
                 self.warn(f"Queue {self.queue.name} is paused.")
 
@@ -441,6 +441,8 @@ def consume(
 
     Exit code 3: there was no message. Exit code 5: a command failed.
     """
+    from queue_over_sql import inside
+
     limits = Limits(count=count, wait=None if follow else wait, batch=batch, lease=lease)
     made = session.service(consumer_timeout=consumer_timeout)
     with stop_on_signals(at_once=True) as stop, made as service:
@@ -450,7 +452,14 @@ def consume(
             if exec_ is None
             else running(session.output, source, exec_, stop)
         )
-        tally = Consumption(source, handler, limits, stop, session.output.note).run()
+        tally = Consumption(
+            source,
+            handler,
+            limits,
+            stop,
+            session.output.note,
+            lambda: inside.record(service, source.name).paused,
+        ).run()
     if tally.delivered == 0 and not stop.requested.is_set():
         if not tally.paused:
             session.output.note(f"No message in queue {queue}.")

@@ -43,7 +43,7 @@ from queue_over_sql.values.limits import MOST_IN_HAND
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from queue_over_sql import AdoptedQueue, Queue
+    from queue_over_sql import AdoptedQueue, Queue, QueueService
 
 UNLIMITED: Final = "unlimited"
 DEFAULT_KIND_TIMEOUT: Final = EffectiveSettings().kind_timeout
@@ -346,19 +346,25 @@ def list_queues(
         rare = any(rare_settings(queue.settings) for queue in queues)
         session.output.listing(
             queues,
-            _record,
+            lambda queue: _record(service, queue),
             (*LIST_COLUMNS, *(("…also",) if rare else ()), ""),
-            lambda queue: _listed(queue, rare=rare),
+            lambda queue: _listed(service, queue, rare=rare),
             nothing=NO_QUEUE,
         )
 
 
-def _record(queue: Queue) -> dict[str, Any]:
-    state = {"paused": queue.stats().paused, "temporary": queue.temporary}
+def _is_paused(service: QueueService, queue: Queue) -> bool:
+    from queue_over_sql import inside
+
+    return inside.record(service, queue.name).paused
+
+
+def _record(service: QueueService, queue: Queue) -> dict[str, Any]:
+    state = {"paused": _is_paused(service, queue), "temporary": queue.temporary}
     return {"queue": queue.name, **describe(queue), **state}
 
 
-def _listed(queue: Queue, *, rare: bool) -> tuple[object, ...]:
+def _listed(service: QueueService, queue: Queue, *, rare: bool) -> tuple[object, ...]:
     settings = queue.settings
     return (
         queue.name,
@@ -369,12 +375,12 @@ def _listed(queue: Queue, *, rare: bool) -> tuple[object, ...]:
         settings.archive,
         type(settings.retry).__name__,
         *((rare_settings(settings),) if rare else ()),
-        _state(queue),
+        _state(service, queue),
     )
 
 
-def _state(queue: Queue) -> Text | str:
-    if queue.stats().paused:
+def _state(service: QueueService, queue: Queue) -> Text | str:
+    if _is_paused(service, queue):
         return in_yellow("paused")
     return "temporary" if queue.temporary else ""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -202,6 +204,17 @@ def test_list_for_people(sqlite_url: str) -> None:
     succeed("pause", "emails", url=sqlite_url)
     assert "paused" not in out
     assert "paused" in succeed("list", url=sqlite_url).out
+
+
+def test_a_pause_is_read_without_counting(sqlite_url: str) -> None:
+    """Messages and archives may be large: list and consume read of them no more than they need."""
+    succeed("create", "emails", url=sqlite_url)
+    succeed("pause", "emails", url=sqlite_url)
+    with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as connection:
+        connection.execute("DROP TABLE queue_emails_archive")
+    assert "paused" in succeed("list", url=sqlite_url).out
+    assert succeed("list", "--json", url=sqlite_url).record["paused"]
+    assert "Queue emails is paused.\n" == run("consume", "emails", url=sqlite_url).err
 
 
 def test_purge_keeps_claimed_messages_unless_told(

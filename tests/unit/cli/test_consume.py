@@ -66,7 +66,7 @@ def _consumption(
         warnings.append(text)
         outage.lasts = False
 
-    return Consumption(queue, handler, limits, Stop(), warn), warnings
+    return Consumption(queue, handler, limits, Stop(), warn, lambda: False), warnings
 
 
 def test_follow_settles_after_an_outage(jobs: Queue, outage: Outage) -> None:
