@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import re
 from datetime import timedelta
 from pathlib import Path
@@ -753,6 +754,41 @@ def test_rights_per_queue(server: Server) -> None:
         server.portal.call(access_of(server).login, request_of(headers=OWN), made["token"])
     with pytest.raises(ValueError, match="patterns"):
         server.store.add_token("x", Role.VIEWER, queues=["Orders"])
+
+
+def test_rights_on_queues_that_a_request_names(server: Server) -> None:
+    """Dead letters and replies go only to queues that the token is for, by name or title."""
+    for name in ("orders", "orders_dead", "mail", "Orders of all"):
+        server.service.create_queue(name)
+    token = server.store.add_token("shop", Role.ADMIN, queues=["orders*"])[0]
+    headers = {"Authorization": f"Bearer {token}"}
+    lines = {"Content-Type": "application/x-ndjson"}
+
+    def ask(method: str, path: str, **options: Any) -> int:
+        given = headers | options.pop("headers", {})
+        answer = server.ask(method, f"/api/v1/queues/orders{path}", headers=given, **options)
+        if answer.status_code == 403:
+            assert "/problems/queue-not-allowed" == answer.json()["type"]
+        return answer.status_code
+
+    for receiver, status in (("mail", 403), ("none_such", 403), ("orders_dead", 200), (None, 200)):
+        assert status == ask("PUT", "", json={"dead_letter_queue": receiver}), receiver
+    for reply_to, statuses in {
+        "mail": (403, 403, 403),
+        "orders_dead": (201, 200, 200),
+        "Orders of all": (201, 200, 200),
+    }.items():
+        one = {"payload": 1, "headers": {"reply_to": reply_to}}
+        assert statuses == (
+            ask("POST", "/messages", json=one),
+            ask("POST", "/messages/batch", json=[{"payload": 1}, one]),
+            ask("POST", "/messages/stream", headers=lines, content=json.dumps(one)),
+        ), reply_to
+    # An administrator of all queues chose another one, and this one sends back what GET shows.
+    server.service.create_queue("orders", dead_letter_queue="mail")
+    shown = server.ask("GET", "/api/v1/queues/orders", headers=headers).json()
+    assert "mail" == shown["dead_letter_queue"]
+    assert 200 == ask("PUT", "", json=shown)
 
 
 def test_a_new_token_is_good_at_once(server: Server) -> None:

@@ -7,6 +7,7 @@ method, path, role and description from ``OPERATIONS``.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import json
@@ -34,6 +35,7 @@ from queue_over_sql.web.access import (
     SAFE_METHODS,
     Access,
     Principal,
+    Refused,
 )
 from queue_over_sql.web.changes import Changes, Result
 from queue_over_sql.web.idempotency import Answer, Idempotency
@@ -213,6 +215,21 @@ class Call:
         operation = self.endpoint.operation
         assert operation is not None  # noqa: S101 - only called for one
         return self.api.changes.make(operation, self.principal, name, **arguments)
+
+    def insist_on(self, queue: str) -> None:
+        """Refuse a caller who has no rights on another queue that the request names.
+
+        Raises:
+            Problem: as for a request to that queue.
+        """
+        if self.principal.queues:
+            with contextlib.suppress(QueueNotFound):
+                # It may be called by its title, and rights are by names.
+                queue = self.service.queue(queue).name
+        try:
+            self.api.access.check(self.principal, None, writes=False, queue=queue)
+        except Refused as error:
+            raise problem_of(error) from error
 
     def reading(self) -> AbstractContextManager[None]:
         """Limit the time of searches and counts, as the settings say."""

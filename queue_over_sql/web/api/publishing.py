@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from queue_over_sql import Publication, inside
 from queue_over_sql.errors import DuplicateKey, GroupFull, QueueError
 from queue_over_sql.values.checks import check_keyed
+from queue_over_sql.values.headers import REPLY_TO
 from queue_over_sql.values.options import PUBLISH_OPTIONS
 from queue_over_sql.web.api import shapes, showing
 from queue_over_sql.web.api.endpoints import IDEMPOTENCY, Call, Endpoints, read_json
@@ -44,7 +45,7 @@ def publish(call: Call, queue: str, body: shapes.NewMessage) -> shapes.Published
     """
     target = call.service.queue(queue)
     check_keyed(body.on_conflict, body.key)
-    items, on_conflict = [publication(body, target)], body.on_conflict or "raise"
+    items, on_conflict = [publication(call, body, target)], body.on_conflict or "raise"
 
     def put(connection: Connection | None) -> shapes.PublishedMessage:
         (done,) = target.publish_many(items, on_conflict=on_conflict, connection=connection)
@@ -60,7 +61,7 @@ def publish_many(
 ) -> shapes.PublishedMessages:
     """Publish many messages in one transaction: all or none, in the given order."""
     _no_idempotency_key(call)
-    done = _put(call.service.queue(queue), body, query.on_conflict)
+    done = _put(call, call.service.queue(queue), body, query.on_conflict)
     return shapes.PublishedMessages(messages=[showing.published(each) for each in done])
 
 
@@ -91,10 +92,10 @@ async def publish_stream(
     async def put() -> None:
         nonlocal number
         try:
-            done = await threads.run_quick(lambda: _put(target, batch, query.on_conflict))
+            done = await threads.run_quick(lambda: _put(call, target, batch, query.on_conflict))
         except (Problem, QueueError, ValueError, TypeError) as error:
             about = error
-            refused = await threads.run_quick(lambda: _refused(target, batch, about))
+            refused = await threads.run_quick(lambda: _refused(call, target, batch, about))
             number = numbers[refused]
             raise
         counts.update(each.outcome.value for each in done)
@@ -119,12 +120,16 @@ async def publish_stream(
     return shapes.PublishedCount(count=counts.total(), **{name: counts[name] for name in outcomes})
 
 
-def publication(given: shapes.NewMessage, queue: Queue) -> Publication:
+def publication(call: Call, given: shapes.NewMessage, queue: Queue) -> Publication:
     """Convert a message for the core.
 
     Raises:
-        Problem: its payload does not match its encoding.
+        Problem: its payload does not match its encoding, or its replies would go to a queue that
+            the caller may not use.
     """
+    reply_to = (given.headers or {}).get(REPLY_TO)
+    if isinstance(reply_to, str):
+        call.insist_on(reply_to)
     options = {name: getattr(given, name) for name in PUBLISH_OPTIONS}
     return Publication(read_payload(given.payload, given.payload_encoding, queue), **options)
 
@@ -152,11 +157,13 @@ def read_payload(payload: Any, encoding: str | None, queue: Queue) -> Any:
         raise Problem(422, "not-valid", f"The payload is not Base64: {error}.") from error
 
 
-def _put(queue: Queue, given: list[shapes.NewMessage], on_conflict: OnConflict) -> list[Published]:
+def _put(
+    call: Call, queue: Queue, given: list[shapes.NewMessage], on_conflict: OnConflict
+) -> list[Published]:
     if any(each.on_conflict is not None for each in given):
         text = "Here on_conflict is a query parameter, which applies to all messages."
         raise Problem(422, "not-valid", text)
-    items = [publication(each, queue) for each in given]
+    items = [publication(call, each, queue) for each in given]
     return queue.publish_many(items, on_conflict=on_conflict)
 
 
@@ -166,19 +173,20 @@ def _no_idempotency_key(call: Call) -> None:
         raise Problem(422, "not-valid", text)
 
 
-def _refused(queue: Queue, given: list[shapes.NewMessage], error: Exception) -> int:
+def _refused(call: Call, queue: Queue, given: list[shapes.NewMessage], error: Exception) -> int:
     # The position of the refused message; of the last one if it is not known.
     if isinstance(error, GroupFull):
         return error.place or 0
-    found = [at for at, each in enumerate(given) if _is_refused(queue, each, error)] or [-1]
+    found = [at for at, each in enumerate(given) if _is_refused(call, queue, each, error)] or [-1]
     # If a key occurs twice, the second message is the refused one.
     return found[-1 if isinstance(error, DuplicateKey) else 0]
 
 
-def _is_refused(queue: Queue, given: shapes.NewMessage, error: Exception) -> bool:
+def _is_refused(call: Call, queue: Queue, given: shapes.NewMessage, error: Exception) -> bool:
     if isinstance(error, DuplicateKey):
         return given.key == error.key
     try:
-        return given.on_conflict is not None or inside.is_refused(queue, publication(given, queue))
+        wanted = publication(call, given, queue)
+        return given.on_conflict is not None or inside.is_refused(queue, wanted)
     except Problem:
         return True

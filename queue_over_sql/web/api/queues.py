@@ -45,8 +45,19 @@ def show_queue(call: Call, queue: str) -> shapes.Queue:
 
 def _create_queue(call: Call, queue: str, body: shapes.PutQueue) -> shapes.Queue:
     given = _settings_in(call.service, queue, msgspec.to_builtins(body))
+    receiver = given.get("dead_letter_queue")
+    if receiver is not None and receiver != _present_receiver(call.service, queue):
+        call.insist_on(receiver)
     created = call.do(queue, **given).value
     return _shown(call.service, inside.record(call.service, created.name))
+
+
+def _present_receiver(service: QueueService, name: str) -> str | None:
+    try:
+        settings = inside.settings_of(service, inside.record(service, name)).settings
+    except QueueNotFound:
+        return None
+    return settings.dead_letter_queue
 
 
 def _settings_in(service: QueueService, name: str, given: dict[str, Any]) -> dict[str, Any]:
