@@ -55,6 +55,17 @@ class Form:
     def __getitem__(self, name: str) -> str:
         return self.fields.get(name, "")
 
+    def entered(self, *names: str) -> list[str]:
+        """Those of the fields that the form has, and that the user changed.
+
+        ``was_NAME`` is what the page showed. Somebody else may have changed the rest since then.
+        """
+        return [
+            name
+            for name in names
+            if name in self.fields and self[name] != self.fields.get(f"was_{name}")
+        ]
+
     def queue(self, service: QueueService) -> Queue:
         """The queue of the form."""
         return service.queue(self["queue"])
@@ -284,12 +295,12 @@ def _configure_group(service: QueueService, form: Form, run: Run) -> Notice:
     before = form.queue(service).groups[form["group"]].info()
     former = {"limit": before.own_limit, "rate": before.own_rate, "weight": before.own_weight}
     given = {
-        "limit": _number("limit", form["limit"]),
-        "rate": form["rate"].strip() or None,
-        "weight": _number("weight", form["weight"]),
+        name: form["rate"].strip() or None if name == "rate" else _number(name, form[name])
+        for name in form.entered(*former)
     }
-    # With nothing changed it says what holds.
-    changed = {name: given[name] for name in given if given[name] != former[name]} or given
+    changed = {name: value for name, value in given.items() if value != former[name]}
+    if not changed:
+        return Notice(f"The rules of group {form['group']} have not changed.")
     done = run(group=form["group"], **changed)
     usual = {
         "limit": "the limit of the queue",
@@ -300,7 +311,7 @@ def _configure_group(service: QueueService, form: Form, run: Run) -> Notice:
         usual[name] if value is None else f"the {name} {value}" for name, value in changed.items()
     ]
     text = _report(BUTTONS["configure-group"][1], form, done, rules=" and ".join(words))
-    fields = {name: str(value) for name, value in former.items() if value is not None}
+    fields = {name: str(former[name] or "") for name in changed}
     return Notice(text, ("configure-group", _group_of(form) | fields))
 
 
@@ -318,26 +329,21 @@ def _number(name: str, text: str) -> int | None:
 def _change_settings(service: QueueService, form: Form, run: Run) -> Notice:
     present = form.queue(service).settings
     given: dict[str, Any] = {}
-    if form["lease"] and (lease := _seconds(form["lease"], "lease")) != present.lease:
-        given["lease"] = lease
-    if form["max_attempts"]:
-        given["max_attempts"] = int(form["max_attempts"])
-    if form["archive"]:
-        given["archive"] = form["archive"]
-    if form["ages"]:
-        given |= {each: _seconds(form[each], each) if form[each] else None for each in _AGES}
+    for name in form.entered("lease", "max_attempts", "archive", *_AGES):
+        text = form[name]
+        if name in _AGES:
+            given[name] = _seconds(text, name) if text else None
+        elif text:
+            given[name] = _READ[name](text)
     changed = [name for name, value in given.items() if getattr(present, name) != value]
     if not changed:
         return Notice("The settings have not changed.")
     done = run(**{name: given[name] for name in changed})
-    before = {name: _form_value(getattr(present, name)) for name in changed}
     settings = ", ".join(f"{name} {_form_value(given[name])}" for name in changed)
     text = _report(BUTTONS["settings"][1], form, done, settings=settings)
-    if not set(_AGES).isdisjoint(changed):
-        # An empty field says that there is none.
-        ages = {each: getattr(present, each) for each in _AGES}
-        before |= {each: "" if age is None else _form_value(age) for each, age in ages.items()}
-        before["ages"] = "1"
+    former = {name: getattr(present, name) for name in changed}
+    # An empty field says that there is none.
+    before = {name: "" if value is None else _form_value(value) for name, value in former.items()}
     return Notice(text, ("settings", {"queue": form["queue"], **before}))
 
 
@@ -384,6 +390,12 @@ def _days(text: str) -> timedelta:
         msg = f"Enter a number of days above zero, or none, not {text[:40]!r}."
         raise ValueError(msg) from error
 
+
+_READ: Final[Mapping[str, Callable[[str], Any]]] = {
+    "lease": functools.partial(_seconds, name="lease"),
+    "max_attempts": int,
+    "archive": str,
+}
 
 _OWN: Final[Mapping[str, Callable[[QueueService, Form, Run], Notice]]] = {
     "settings": _change_settings,

@@ -214,7 +214,7 @@ class View:
     def content(self) -> Form:
         """The content of the form."""
         texts = [(name, value) for name, value in self.form.multi_items() if isinstance(value, str)]
-        fields = {name: value for name, value in texts if value and name not in {"id", "ids"}}
+        fields = {name: value for name, value in texts if name not in {"id", "ids"}}
         ids = [value for name, value in texts if name == "id"]
         ids += [each for name, value in texts if name == "ids" for each in value.split(",")]
         numbers = [number for each in ids if (number := message_id(each)) is not None]

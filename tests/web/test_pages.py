@@ -670,6 +670,48 @@ def test_settings_are_changed_and_changed_back(
     assert (8, long, exact) == (settings.max_attempts, settings.lease, settings.warn_age)
 
 
+def test_an_old_page_changes_only_what_its_user_entered(
+    service: QueueService, open_site: Open, jobs: Queue
+) -> None:
+    """Settings and rules of groups that another admin changed meanwhile stay."""
+    browser = open_site()
+    old = browser.get("/queues/jobs")
+    shown = _fields_of(old, "Change")
+    service.create_queue("jobs", lease=600, warn_age=60, archive="failed")
+    browser.press("Change", **shown | {"max_attempts": "7"})
+    assert "Changed jobs: max_attempts 7." in browser.text()
+    browser.press("Undo")
+    assert "Changed jobs: max_attempts 5." in browser.text()
+    jobs.refresh()
+    kept = jobs.settings
+    assert (600, 60, "failed") == (
+        kept.lease.total_seconds(),
+        kept.warn_age and kept.warn_age.total_seconds(),
+        kept.archive,
+    )
+    browser.press("Change", 200, **_fields_of(browser.get("/queues/jobs"), "Change"))
+    assert "The settings have not changed." in browser.text()
+    grouped = service.create_queue("grouped", group_limit=2)
+    grouped.publish(1, group="a")
+    shown = _fields_of(browser.get("/queues/grouped/groups"), "Change")
+    grouped.groups["a"].configure(limit=5)
+    browser.press("Change", **shown | {"rate": "9/min"})
+    rules = grouped.groups["a"].info()
+    assert (5, "9/min") == (rules.own_limit, rules.own_rate)
+    browser.press("Undo")
+    rules = grouped.groups["a"].info()
+    assert (5, None) == (rules.own_limit, rules.own_rate)
+
+
+def _fields_of(page: str, button: str) -> dict[str, str]:
+    """What a browser sends for the form with this button, besides what is hidden."""
+    [form] = [each for each in page.split("<form")[1:] if f"<button>{button}</button>" in each]
+    content = form.partition("</form>")[0]
+    found = dict(re.findall(r'<input name="(\w+)"[^>]* value="([^"]*)"', content))
+    chosen = re.findall(r'<select name="(\w+)">.*?<option selected>(\w+)', content)
+    return found | dict(chosen)
+
+
 def test_a_look_is_stretched_where_it_has_no_time(
     open_site: Open, service: QueueService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
