@@ -555,6 +555,8 @@ class SharedSnapshot(Generic[T]):
         self._longest = longest
         self._lock = threading.Lock()
         self._began_at = self._ended_at = -math.inf
+        # What was changed here last, and what was before the last reading began.
+        self._change = self._change_seen = object()
         self.last: T | None = None
 
     @property
@@ -582,14 +584,17 @@ class SharedSnapshot(Generic[T]):
 
     def forget(self) -> None:
         """Read again at the next call, because something was changed here."""
-        self._ended_at = -math.inf
+        self._change = object()
 
     def _is_due(self) -> bool:
-        return time.monotonic() >= self._ended_at + self.pause
+        return (
+            self._change is not self._change_seen or time.monotonic() >= self._ended_at + self.pause
+        )
 
     def _look_now(self, before: T | None) -> T:
-        began_at = time.monotonic()
+        began_at, change = time.monotonic(), self._change
         seen = self._read(before)
+        self._change_seen = change
         self._began_at, self._ended_at = began_at, time.monotonic()
         took = 0.0 if before is None else self._ended_at - began_at
         # The first reading is slower, because it also connects and compiles.

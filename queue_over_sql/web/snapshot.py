@@ -46,8 +46,6 @@ _LISTED: Final = (*(status.value for status in Status), *DEAD)
 _HISTORY_SECONDS: Final = 15.0
 _CHECKUP_SECONDS: Final = 10.0
 _LONGEST_PAUSE: Final = 60.0
-# Before the first look, so that its turn comes first.
-_CHANGED: Final = -1
 # With the longest pause between them, longer looks would take a larger share of the time.
 _LOOK_SECONDS: Final = _SHARE * _LONGEST_PAUSE
 
@@ -125,6 +123,9 @@ class Snapshots:
         self._looks = 0
         # Of each queue the number of the reading that counted it, and its time.
         self._counted: dict[str, tuple[int, datetime, QueueCounts]] = {}
+        # Those that were changed here since they were counted.
+        self._changed: set[str] = set()
+        self._lock = threading.Lock()
 
     def overview(self, every: float = 0.0) -> Overview:
         """The last reading, or a new one if it is too old.
@@ -196,8 +197,8 @@ class Snapshots:
 
         ``queue``: the one that was changed, which is counted first.
         """
-        if (known := self._counted.get(queue)) is not None:
-            self._counted = {**self._counted, queue: (_CHANGED, *known[1:])}
+        with self._lock:
+            self._changed.add(queue)
         self._queues.clear()
         self._shared.forget()
         self._held.forget()
@@ -231,10 +232,20 @@ class Snapshots:
         now: datetime,
     ) -> list[QueueCounts]:
         there, before = {each.name: each for each in records}, self._counted
-        waiting = sorted(records, key=lambda each: before.get(each.name, (0,))[0])
+        with self._lock:
+            changed, self._changed = self._changed, set()
+
+        def turn(record: inside.QueueRecord) -> tuple[bool, int]:
+            return record.name not in changed, before.get(record.name, (0,))[0]
+
         # Nobody would understand a first page without figures.
         seconds = _LOOK_SECONDS if before else math.inf
-        counted = counting.count(inspection, waiting, alive, seconds=seconds)
+        counted: Sequence[QueueCounts] = ()
+        try:
+            counted = counting.count(inspection, sorted(records, key=turn), alive, seconds=seconds)
+        finally:
+            with self._lock:
+                self._changed |= changed & there.keys() - {each.name for each in counted}
         self._looks += 1
         found = before | {each.name: (self._looks, now, each) for each in counted}
         self._counted = {name: found[name] for name in there if name in found}

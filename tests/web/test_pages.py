@@ -32,7 +32,7 @@ from queue_over_sql import (
 )
 from queue_over_sql.dialects.sqlite.checkup import SQLiteCheckup
 from queue_over_sql.observability import AtLeast, counting, history
-from queue_over_sql.observability.counting import SharedSnapshot
+from queue_over_sql.observability.counting import Counting, QueueCounts, SharedSnapshot
 from queue_over_sql.observability.history import History
 from queue_over_sql.service import parts_of
 from queue_over_sql.values.findings import Finding, Level
@@ -736,6 +736,37 @@ def test_a_look_is_stretched_where_it_has_no_time(
         browser.post("/do/pause", queue=name, csrf=csrf_of(browser))
         row = browser.get("/").partition(f">{name}</a>")[2].partition("</td>")[0]
         assert "counted <time" not in row, name
+
+
+def test_a_change_during_a_reading_is_read_next(
+    service: QueueService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reading may have seen what was before, so it is no reason to wait with the next one."""
+    numbers = iter(range(3))
+
+    def read(_: int | None) -> int:
+        number = next(numbers)
+        if number == 0:
+            seen.forget()
+        return number
+
+    seen = SharedSnapshot(read, 3600.0)
+    assert [0, 1, 1] == [seen.seen() for _ in range(3)]
+    # Of queues that are counted in turn, the changed one is the first.
+    queues = [service.create_queue(f"q{number:02}") for number in range(21)]
+    shared, count = Snapshots(service), Counting.count
+
+    def counted(*given: Any, **more: Any) -> list[QueueCounts]:
+        found = count(*given, **more)
+        if not queues[-1].stats().ready:
+            queues[-1].publish(1)
+            shared.forget(queues[-1].name)
+        return found
+
+    monkeypatch.setattr(snapshot, "_LOOK_SECONDS", -1.0)
+    monkeypatch.setattr(Counting, "count", counted)
+    assert 0 == shared.overview().queues[-1].counts["ready"]
+    assert 1 == shared.overview().queues[-1].counts["ready"]
 
 
 def test_an_old_message_colours_its_queue(open_site: Open, service: QueueService) -> None:
