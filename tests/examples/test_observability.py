@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
 
 from queue_over_sql import QueueService
 from queue_over_sql.observability.prometheus import (
@@ -55,6 +56,31 @@ def test_they_name_metrics_that_there_are(tmp_path: Path) -> None:
     named = set(re.findall(r"queue_over_sql_\w+", " ".join([*queries(), *map(str, rules())])))
     assert set() == named - there
     assert {"stat", "timeseries"} == {panel["type"] for panel in dashboard()["panels"]}
+
+
+def test_rules_tell_targets_apart(tmp_path: Path) -> None:
+    """With a queue of one name in two databases, each series is compared with its own target's."""
+    series: dict[str, list[dict[str, str]]] = {}
+    for instance in ("a:9000", "b:9000"):
+        url = f"sqlite:///{tmp_path / instance[0]}.db"
+        with QueueService(url) as service:
+            service.create_queue("jobs", queue_limit=2)
+            text = exposition(DatabaseCollector(service), registry=CollectorRegistry()).decode()
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                labels = {**sample.labels, "instance": instance}
+                series.setdefault(sample.name, []).append(labels)
+    compared = 0
+    matching = re.compile(r" on \(([\w, ]+)\) (queue_over_sql_\w+)")
+    for rule in rules():
+        for on, name in matching.findall(rule["expr"]):
+            labels = on.split(", ")
+            found = {tuple(each[label] for label in labels) for each in series[name]}
+            assert 2 == len(found), (rule["alert"], on)
+            compared += 1
+        # Added up, what two archives gain and lose might be nothing.
+        assert "sum by (queue) (delta(" not in rule["expr"]
+    assert compared == sum(each["expr"].count(" on (") for each in rules()) > 0
 
 
 def test_no_panel_lies_over_another() -> None:
