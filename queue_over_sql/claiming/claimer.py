@@ -803,13 +803,14 @@ class Claimer:
         self, connection: Connection, level: int, count: int, where: Where | None
     ) -> bool:
         """Whether a ``take`` that found nothing woke parked messages that it may have."""
-        request = self._group_request(level, count, None, where, fully=True)
-        callers = self._context.dialect.features.look_first
-        return self._walk.wakes_fitting(request, connection if callers else None)
+        callers = connection if self._context.dialect.features.look_first else None
+        return self._walk.wakes_fitting(level, count, where, callers)
 
     def _park_for_take(self, connection: Connection, level: int, blocked: Sequence[Seen]) -> None:
         """Park what a ``take`` met, so that the next one need not look past it."""
-        request = self._group_request(level, 1, None, None, fully=True)
+        # It claims nothing, and a registration would wait for the caller's transaction.
+        looking = ClaimRequest("", 0, 1, level, 0, None, 0, edits=ANY_EDITS, guarded=False)
+        request = self._walk.request(looking, self._rules)
         apart = self._walk.parking(request, blocked)
         if self._context.dialect.features.look_first:
             # The caller's transaction has the only lock for writing.
@@ -817,7 +818,7 @@ class Claimer:
             return
         try:
             self._context.run(apart)
-        except DatabaseRefused as error:
+        except (DatabaseRefused, PayloadInvalid) as error:
             self._walk.cannot_park(error)
 
     def take_columns(
@@ -934,7 +935,7 @@ class Claimer:
             else:
                 is_over = True
             if is_over:
-                if rows or behind or not self._walk.wakes_fitting(request):
+                if rows or behind or not self._walk.wakes_fitting(level, count, where):
                     break
                 past, behind = (), True
         return rows

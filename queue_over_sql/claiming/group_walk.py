@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from queue_over_sql.claiming.low_watermark import SLACK_US
-from queue_over_sql.errors import DatabaseRefused, visible
+from queue_over_sql.errors import DatabaseRefused, PayloadInvalid, QueueError, visible
 from queue_over_sql.groups import operations
 from queue_over_sql.groups.exits import wake_these
 from queue_over_sql.groups.fair import claims_of, parked_fitting, spread
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from queue_over_sql.groups.strategy import GroupClaim, Seen
     from queue_over_sql.message import MessageRow
     from queue_over_sql.queues.context import QueueContext
-    from queue_over_sql.statements.requests import ClaimRequest
+    from queue_over_sql.statements.requests import ClaimRequest, Where
 
 _log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class GroupWalk:
         """The request for the next look on the claim's level; it leaves out groups of ``past``."""
         if rules.fair:
             return self._fair_request(claim, rules, past, most, patient=patient)
-        level = self._level(claim)
+        level = self._level(claim.priority)
         if past or level.blocked or level.broad:
             wide = max(2 * claim.count, _WIDE)
             return GroupRequest(claim, rules, wide, past, most, broad=level.broad)
@@ -112,42 +112,48 @@ class GroupWalk:
         *,
         patient: bool,
     ) -> GroupRequest:
-        ahead = self._looks_ahead(claim)
+        ahead = self._looks_ahead(claim.priority, claim.where)
         everywhere = ahead or claim.where is not None
         wide, patient = max(_CHOICE * claim.count, _WIDE), patient and not past
         request = GroupRequest(claim, rules, wide, past, most, patient=patient)
         return request._replace(everywhere=everywhere, ahead=ahead)
 
-    def _looks_ahead(self, claim: ClaimRequest) -> bool:
+    def _looks_ahead(self, priority: int, where: Where | None) -> bool:
         """Whether it is time to look for parked messages that a consumer of some of them may have.
 
         Those of their groups that a claim meets may be none for it.
         """
-        if claim.where is None and not self._context.tables.known_kinds:
+        if where is None and not self._context.tables.known_kinds:
             return False
-        level, now = self._level(claim), time.monotonic()
+        level, now = self._level(priority), time.monotonic()
         if now - level.everywhere_at < _SECONDS_BETWEEN:
             return False
         level.everywhere_at = now
         return True
 
-    def wakes_fitting(self, request: GroupRequest, connection: Connection | None = None) -> bool:
+    def wakes_fitting(
+        self, priority: int, count: int, where: Where | None, connection: Connection | None = None
+    ) -> bool:
         """Wake parked messages that a claim may have, after it found nothing; whether it did.
 
         Only without order. In fair shares the claim itself looks for them.
 
         Args:
-            request: of the claim.
+            priority: the level.
+            count: how many the claim wanted.
+            where: only messages that match.
             connection: a caller's, which has the only lock for writing.
         """
-        rules, context = request.rules, self._context
+        rules, context = GroupRules.of(self._context.settings), self._context
         if rules.ordered or rules.fair:
             return False
-        if request.claim.where is None and not self._looks_ahead(request.claim):
+        if where is None and not self._looks_ahead(priority, where):
             return False
 
         def look(target: Connection) -> list[int]:
-            return parked_fitting(target, context.sql, request)
+            return parked_fitting(
+                target, context.sql, rules, priority=priority, count=count, where=where
+            )
 
         ids = sorted(context.run(look) if connection is None else look(connection))
         wake = wake_these.of(context.sql, ids)
@@ -165,7 +171,7 @@ class GroupWalk:
         return (self._after_heads if request.heads else self._after)(request, found)
 
     def _after(self, request: GroupRequest, found: GroupClaim) -> tuple[str, ...] | None:
-        full, level = len(found.seen) >= request.window, self._level(request.claim)
+        full, level = len(found.seen) >= request.window, self._level(request.claim.priority)
         level.broad = False
         if found.hidden and request.patient:
             return self._past_hidden(request, found, level)
@@ -226,7 +232,7 @@ class GroupWalk:
 
     def _after_heads(self, request: GroupRequest, found: GroupClaim) -> tuple[str, ...] | None:
         """As ``goes_on``, after a look for first messages: what it left need not be blocked."""
-        level = self._level(request.claim)
+        level = self._level(request.claim.priority)
         if found.took_all:
             level.reach = _LEAST_PARKED
             return None
@@ -280,7 +286,7 @@ class GroupWalk:
         park = partial(operations.park, sql=sql, claims=claims, request=window, blocked=blocked)
         try:
             moved, lacking = self._context.run(Operation(park, atomic=True))
-        except DatabaseRefused as error:
+        except (DatabaseRefused, PayloadInvalid) as error:
             self.cannot_park(error)
             return True
         if lacking:
@@ -289,11 +295,11 @@ class GroupWalk:
         level.reach = min(4 * reach, _MOST_PARKED)
         return not moved or reach >= _MOST_PARKED
 
-    def cannot_park(self, error: DatabaseRefused) -> None:
+    def cannot_park(self, error: QueueError) -> None:
         """Log that what a claim met stays where it is, since the database refuses to move one.
 
         Raises:
-            DatabaseRefused: the error is no matter of one row.
+            QueueError: the error is no matter of one row.
         """
         if not self._context.refuses_row(error):
             raise error
@@ -329,9 +335,9 @@ class GroupWalk:
         self._known |= fresh
         return count > 0
 
-    def _level(self, claim: ClaimRequest) -> _Level:
-        level = self._levels.get(claim.priority)
-        return level if level is not None else self._levels.setdefault(claim.priority, _Level())
+    def _level(self, priority: int) -> _Level:
+        level = self._levels.get(priority)
+        return level if level is not None else self._levels.setdefault(priority, _Level())
 
 
 def names_of(met: Iterable[Seen]) -> set[str]:

@@ -219,24 +219,28 @@ def wake_earlier(connection: Connection, sql: StatementCache, ids: Iterable[int]
 def _unpark(connection: Connection, sql: StatementCache, ids: Sequence[int]) -> int:
     if not ids:
         return 0
-    some, refused = sorted(ids), dict[int, str]()
-    if not is_careful():
-        change_by_ids(connection, sql, statements.unpark, some)
-    else:
+    unpark, some = partial(change_by_ids, connection, sql, statements.unpark), sorted(ids)
+    refused: dict[int, str] = {}
+    if is_careful():
         # A constraint or a trigger of the user's must not keep the one before it from ending.
-        unpark = partial(change_by_ids, connection, sql, statements.unpark)
         write_apart(connection, sql, _WAKING, some, unpark, refused=refused)
-    for row_id, why in refused.items():
+        _log_refused(sql.subject.queue, refused)
+    else:
+        unpark(some)
+    note_ready(sql)
+    return len(some) - len(refused)
+
+
+def _log_refused(queue: str, refused: Mapping[int, str]) -> None:
+    for message_id, why in refused.items():
         _log.error(
             "Message %d of queue %s: the database refuses to let it follow the one before it in "
             "its group: %s. It waits, and the reaper tries again. Mend its row, or remove it.",
-            row_id,
-            sql.subject.queue,
+            message_id,
+            queue,
             visible(why, keep=""),
-            extra={"queue": sql.subject.queue, "message_id": row_id},
+            extra={"queue": queue, "message_id": message_id},
         )
-    note_ready(sql)
-    return len(some) - len(refused)
 
 
 def _ways(features: Features) -> Sequence[tuple[bool, int]]:

@@ -655,7 +655,15 @@ def spread(connection: Connection, sql: StatementCache, request: GroupRequest) -
     return moved
 
 
-def parked_fitting(connection: Connection, sql: StatementCache, request: GroupRequest) -> list[int]:
+def parked_fitting(
+    connection: Connection,
+    sql: StatementCache,
+    rules: GroupRules,
+    *,
+    priority: int,
+    count: int,
+    where: Where | None,
+) -> list[int]:
     """Parked messages that a claim may have, of groups of which more may be in hand: ids.
 
     Without order, another one of a group may be in the claim index that this consumer may not have,
@@ -665,13 +673,13 @@ def parked_fitting(connection: Connection, sql: StatementCache, request: GroupRe
     def read(builder: Builder, variant: Sequence[Any], values: Mapping[str, Any]) -> Sequence[Row]:
         return sql.get(builder, *variant).run(connection, values).all()
 
-    claim, past = request.claim, list[str]()
-    window = wanted(claim.priority, claim.count) | {"p_window": 4 * claim.count + _SPARE}
+    past: list[str] = []
+    window = wanted(priority, count) | {"p_window": 4 * count + _SPARE}
     for _ in range(_MOST_FILLS):
-        variant = (claim.where, statements.past_size(past))
+        variant = (where, statements.past_size(past))
         rows = read(parked_anywhere, variant, window | statements.past_values(past))
         names = sorted({row[1] for row in rows})
-        standing = read_standings(read, request.rules, names)
+        standing = read_standings(read, rules, names)
         found: list[int] = []
         counts: Counter[str] = Counter()
         for row_id, name in rows:
@@ -679,7 +687,7 @@ def parked_fitting(connection: Connection, sql: StatementCache, request: GroupRe
                 counts[name] += 1
                 found.append(row_id)
         if found or len(rows) < window["p_window"]:
-            return found[: claim.count]
+            return found[:count]
         # Groups of which no more may be in hand hide the others.
         past += names
     return []

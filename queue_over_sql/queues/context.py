@@ -20,6 +20,7 @@ from queue_over_sql.database.callers import callers
 from queue_over_sql.database.notify import noting_ready
 from queue_over_sql.errors import (
     DatabaseRefused,
+    PayloadInvalid,
     QueueError,
     QueueNotFound,
     QueueSchemaMismatch,
@@ -268,8 +269,8 @@ class QueueContext:
             else:
                 with noting_ready() as ready:
                     result = self.connections.run(operation, self._check_there)
-        except DatabaseRefused as error:
-            if self.tables is not tables:
+        except (DatabaseRefused, PayloadInvalid) as error:
+            if isinstance(error, DatabaseRefused) and self.tables is not tables:
                 raise TablesChanged(*error.args) from error.__cause__
             if not (tables.grouped and self.refuses_row(error)) or is_careful():
                 raise

@@ -97,6 +97,7 @@ CLAIMS: Final = {
 
 NOT_OTHERS: Final = {
     "archive/statements.py:begin_anew": "rows of a user's table, which had ended",
+    "claiming/refused_rows.py:mark_any": "a trial, which is undone",
     "dialects/postgresql/claim.py:end_held": "in a queue with groups none waits for it",
     "dialects/sqlite/sessions.py:write_nothing": "it changes no row",
     "durable/staged_write_store.py:take_back": "nobody else has seen the messages yet",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from queue_over_sql import Message, Queue, QueueService
+    from queue_over_sql.testing.plugin import MakeService
 
 pytestmark = pytest.mark.driver_decides
 
@@ -152,3 +153,19 @@ def test_a_take_finds_a_group_whose_row_was_removed(
             assert [number] == ids_of(queue.take(5, connection=caller))
         with engine.begin() as connection:
             connection.execute(delete(rows_of_groups(core_of(queue).context.tables)))
+
+
+def test_a_service_that_has_claimed_nothing_takes_past_what_is_blocked(
+    service: QueueService, make_service: MakeService, engine: Engine
+) -> None:
+    """To register would wait for the caller's own transaction, where that alone may write."""
+    jobs = service.create_queue("jobs", group_limit=1)
+    jobs.publish_many([Publication(n, group="a") for n in range(60)])
+    assert [0] == [message.payload for message in jobs.consume(1)]
+    jobs.publish("b", group="b")
+    other = make_service().queue("jobs")
+    for _ in range(3):
+        with engine.connect() as caller, caller.begin() as transaction:
+            found = other.take(1, connection=caller)
+            assert ["b"] == [message.payload for message in found]
+            transaction.rollback()
