@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, column, table, update
+from sqlalchemy import Engine, case, column, table, update
 from sqlalchemy.exc import DBAPIError
 
 from queue_over_sql import (
@@ -424,6 +424,37 @@ def test_what_the_dead_held_comes_back_as_from_the_reaper(
         queue.archive.messages().remove()
     assert seen[0] == seen[1]
     assert 14 == len(seen[0])
+
+
+def test_dead_letters_for_another_queue_are_left_to_the_reaper(
+    installed: QueueService, client: SqlClient, make_service: MakeService, engine: Engine
+) -> None:
+    """It publishes them there. Any number of them hides no other message from a get."""
+    dead = installed.create_queue("dead")
+    queue = installed.create_queue("jobs", dead_letter_queue="dead")
+    never = {"consumer_timeout": 3600, "reaper_interval": 600}
+    for name, (spent, held) in {"slow": (101, 102), "crashed": (1, 2)}.items():
+        service = make_service(consumer_name=name, **never)
+        queue.publish_many([name] * held)
+        messages = service.queue("jobs").consume(held)
+        tried = case((queue.table.c.id <= messages[spent - 1].id, 3), else_=1)
+        values = {"lease_expires_at": 1, "max_attempts": 3, "attempt_count": tried}
+        where = queue.table.c.consumer_id == service.consumer_id
+        with engine.begin() as connection:
+            connection.execute(update(queue.table).where(where).values(values))
+    with engine.begin() as connection:
+        row = CONSUMERS.c.consumer_id == service.consumer_id
+        connection.execute(update(CONSUMERS).where(row).values(heartbeat_at=0, expires_at=1))
+    [late] = client.get_many(9)
+    assert (json.dumps("slow"), 2) == (late["payload"], late["read_cnt"])
+    # Either may have crashed their consumer, so each of them comes alone, and may be tried again.
+    for _ in range(2):
+        [suspect] = client.get_many(9)
+        assert json.dumps("crashed") == suspect["payload"]
+    assert [] == client.get_many(9)
+    assert (0, 0) == (queue.stats().archived, dead.stats().ready)
+    list(core_of(queue).recovery.expired_leases())
+    assert (101, 101) == (queue.stats().failed, dead.stats().ready)
 
 
 def test_suspects_come_apart(installed: QueueService, client: SqlClient, engine: Engine) -> None:

@@ -120,8 +120,20 @@ give_back: BEGIN
   DECLARE _holder, _name, _host VARCHAR(255) <exact>;
   DECLARE _done, _ended, _again, _durable, _died BOOLEAN DEFAULT FALSE;
   DECLARE _id, _allowed, _attempts, _here, _others, _ends, _pid BIGINT;
+  DECLARE _usual BIGINT DEFAULT <setting max_attempts>;
+  DECLARE _feeds BOOLEAN DEFAULT COALESCE(JSON_TYPE(JSON_EXTRACT(_settings, '$.dead_letter_queue')) = 'STRING', FALSE);
+  -- Only the reaper publishes dead letters to another queue. So of messages without attempts this looks only
+  -- at those that may get one more.
   DECLARE _dead CURSOR FOR
-    SELECT id, consumer_id FROM <live> WHERE consumer_id IS NOT NULL AND lease_expires_at <= _now
+    SELECT m.id, m.consumer_id FROM <live> AS m WHERE m.consumer_id IS NOT NULL AND m.lease_expires_at <= _now
+       AND (NOT _feeds OR m.attempt_count < COALESCE(m.max_attempts, _usual)
+            OR (COALESCE(m.max_attempts, _usual) > 1
+                AND NOT EXISTS (SELECT 1 FROM queue_over_sql_consumers AS c WHERE c.consumer_id = m.consumer_id
+                  AND (c.durable <> 0 OR (_now - c.heartbeat_at) * 2 <= c.expires_at - c.heartbeat_at))
+                AND (EXISTS (SELECT 1 FROM <live> AS o
+                       WHERE o.consumer_id = m.consumer_id AND o.id <> m.id AND o.lease_expires_at <= _now)
+                     OR EXISTS (SELECT 1 FROM queue_over_sql_consumers AS c
+                       WHERE c.consumer_id = m.consumer_id AND c.expires_at < 0))))
      LIMIT 100 FOR UPDATE SKIP LOCKED;
   DECLARE CONTINUE HANDLER FOR NOT FOUND SET _done = TRUE;
   SET _restored = 0;
@@ -177,7 +189,9 @@ give_back: BEGIN
     END IF;
     SET _why = LEFT(IF(_earlier <> '', CONCAT(_why, '<before>', _earlier), _why), 20000);
     IF _attempts >= _allowed AND NOT _again THEN
-      SET _ended = <routine finish>(_settings, _id, 'failed', CONCAT('<spent>', _why));
+      IF NOT _feeds THEN
+        SET _ended = <routine finish>(_settings, _id, 'failed', CONCAT('<spent>', _why));
+      END IF;
     ELSEIF _attempts IS NOT NULL THEN
       UPDATE <live> SET consumer_id = NULL, consumer_round = NULL, claimed_at = NULL,
              lease_expires_at = NULL, last_attempt_at = _now, last_error = _why,

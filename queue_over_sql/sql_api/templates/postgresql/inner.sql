@@ -227,11 +227,25 @@ DECLARE
   reason text;
   earlier text;
   again boolean;
+  feeds boolean := settings->>'dead_letter_queue' IS NOT NULL;
+  chosen text := '';
 BEGIN
+  -- Only the reaper publishes dead letters to another queue. So of messages without attempts this looks only
+  -- at those that may get one more.
+  IF feeds THEN
+    chosen := format(
+      ' AND (m.attempt_count < coalesce(m.max_attempts, $2) OR (coalesce(m.max_attempts, $2) > 1'
+      ' AND NOT EXISTS (SELECT FROM %1$I.queue_over_sql_consumers AS c WHERE c.consumer_id = m.consumer_id'
+      ' AND (c.durable <> 0 OR ($1 - c.heartbeat_at) * 2 <= c.expires_at - c.heartbeat_at))'
+      ' AND (EXISTS (SELECT FROM %2$s AS o'
+      ' WHERE o.consumer_id = m.consumer_id AND o.id <> m.id AND o.lease_expires_at <= $1)'
+      ' OR EXISTS (SELECT FROM %1$I.queue_over_sql_consumers AS c'
+      ' WHERE c.consumer_id = m.consumer_id AND c.expires_at < 0))))', <schema_text>, live);
+  END IF;
   FOR dead IN EXECUTE format(
     'WITH dead AS MATERIALIZED ('
     ' SELECT id, consumer_id, consumer_round, attempt_count, coalesce(max_attempts, $2) AS allowed, last_error'
-    ' FROM %1$s WHERE lease_expires_at IS NOT NULL AND lease_expires_at <= $1'
+    ' FROM %1$s AS m WHERE lease_expires_at IS NOT NULL AND lease_expires_at <= $1%3$s'
     ' LIMIT 100 FOR UPDATE SKIP LOCKED)'
     ' SELECT d.*, count(*) OVER (PARTITION BY d.consumer_id) - 1 AS here,'
     ' greatest(count(*) OVER (PARTITION BY d.consumer_id) - 1, - c.expires_at) AS others, c.name, c.host, c.pid,'
@@ -239,7 +253,7 @@ BEGIN
     -- A consumer sends three heartbeats in its timeout.
     ' c.consumer_id IS NULL OR ($1 - c.heartbeat_at) * 2 > c.expires_at - c.heartbeat_at AS died'
     ' FROM dead AS d LEFT JOIN %2$I.queue_over_sql_consumers AS c ON c.consumer_id = d.consumer_id',
-    live, <schema_text>)
+    live, <schema_text>, chosen)
     USING now_us, CAST(settings->>'max_attempts' AS int)
   LOOP
     reason := CASE WHEN NOT dead.died THEN '<expired>'
@@ -257,6 +271,7 @@ BEGIN
     END IF;
     reason := left(reason || CASE WHEN earlier <> '' THEN '<before>' || earlier ELSE '' END, 20000);
     IF NOT again AND dead.attempt_count >= dead.allowed THEN
+      CONTINUE WHEN feeds;
       PERFORM <schema>.queue_over_sql_finish(queue, settings, dead.id, dead.consumer_id,
         dead.consumer_round, 'failed', '<spent>' || reason);
     ELSE
