@@ -140,7 +140,7 @@ def is_there(
     headers = tables.expressions.read_payload(tables.live.c.headers)
     found = select(headers).where(tables.live.c.id == message_id, *tables.live_only())
     row = connection.execute(found).first()
-    return row is not None and payloads.decode_headers(row[0]).get(CORRELATION_ID) == correlation_id
+    return row is not None and _correlation_id(row[0]) == correlation_id
 
 
 def keep(connection: Connection, sql: StatementCache) -> bool:
