@@ -165,16 +165,17 @@ def load(
     messages = _messages_of(_read_source(spark, source, format, options), first, columns)
     messages = _with_texts_as_keys(messages)
     fields = messages.drop(_ROW).schema
-    for each in queues.values():
-        plan_of(fields, inside.tables(each))
+    plans = [plan_of(fields, inside.tables(each)) for each in queues.values()]
+    sources = {plan.role: _quoted(plan.source) for plan in plans[0]}
     with _kept(_checked(messages, next(iter(places.values())), queue)) as checked:
         report(LoadProgress("Checking", 0))
-        read, bad, unkeyed = _counted(checked)
+        read, bad, unkeyed = _counted(checked, sources)
         if bad:
             report(LoadProgress("Writing rejected rows", 0))
             _reject(checked, bad, read, rejected, rejected_format)
         good = checked.where(f"{_REASON} IS NULL").drop(_REASON, _ROW)
-        published = _published(good, queues, places, on_conflict, report)
+        share = _share(sources, len(places))
+        published = _published(good, share, queues, places, on_conflict, report)
     total = sum(published.values())
     return LoadReport(
         read=read,
@@ -187,8 +188,9 @@ def load(
     )
 
 
-def _published(
+def _published(  # noqa: PLR0917 - as the function has them
     messages: DataFrame,
+    share: Column | None,
     queues: Mapping[str, Queue],
     places: Mapping[str, Location],
     on_conflict: str,
@@ -197,7 +199,6 @@ def _published(
     done: dict[str, int] = {}
     batch = BatchName(f"load-{uuid.uuid4().hex}", 0)
     account = {"writerId": batch.writer_id, "batchId": str(batch.batch_id)}
-    share = _share(messages, len(places))
     for index, (label, place) in enumerate(places.items()):
         where = f" to {label}" if label else ""
         report(LoadProgress(f"Publishing{where}", sum(done.values())))
@@ -217,11 +218,11 @@ def _count(queue: Queue, batch: BatchName) -> int:
     return count or 0
 
 
-def _share(messages: DataFrame, count: int) -> Column | None:
+def _share(sources: Mapping[str, str], count: int) -> Column | None:
     if count == 1:
         return None
-    named = "key" if "key" in messages.columns else "payload"
-    hashed = functions.xxhash64(functions.coalesce(named, "payload"))
+    payload = sources[PAYLOAD]
+    hashed = functions.xxhash64(functions.coalesce(sources.get("key", payload), payload))
     return functions.pmod(hashed, functions.lit(count))
 
 
@@ -239,8 +240,8 @@ def _kept(frame: DataFrame) -> Iterator[DataFrame]:
         kept.unpersist()
 
 
-def _counted(checked: DataFrame) -> tuple[int, int, int]:
-    key = "key" if "key" in checked.columns else "NULL"
+def _counted(checked: DataFrame, sources: Mapping[str, str]) -> tuple[int, int, int]:
+    key = sources.get("key", "NULL")
     row = checked.selectExpr(
         "count(*) AS rows",
         f"count({_REASON}) AS bad",

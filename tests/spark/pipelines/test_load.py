@@ -206,6 +206,24 @@ def test_several_databases_share_by_key_and_keep_their_shares(
 
 
 @pytest.mark.engines("sqlite")
+def test_several_databases_share_by_the_key_of_any_spelling(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A key stays in its database whatever its payload is, which may be called value."""
+    urls = [f"sqlite:///{tmp_path / name}.db" for name in ("one", "two")]
+    for url in urls:
+        with QueueService(url) as service:
+            service.create_queue("jobs")
+    for published in (100, 0):
+        rows = [{"KEY": f"id-{n}", "value": f"[{n}, {published}]"} for n in range(100)]
+        source = lines(tmp_path / f"{published}.json", rows)
+        report = load(spark, source, "jobs", urls=urls)
+        assert published == report.published
+        assert 100 - published == report.skipped
+        assert 0 == report.unkeyed
+
+
+@pytest.mark.engines("sqlite")
 def test_keys_that_stand_twice_in_the_input_are_published_once(
     spark: SparkSession, database: TestDatabase, queue: Queue, tmp_path: Path
 ) -> None:
