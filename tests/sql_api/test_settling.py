@@ -432,9 +432,9 @@ def test_dead_letters_for_another_queue_are_left_to_the_reaper(
     """It publishes them there. Any number of them hides no other message from a get."""
     dead = installed.create_queue("dead")
     queue = installed.create_queue("jobs", dead_letter_queue="dead")
-    never = {"consumer_timeout": 3600, "reaper_interval": 600}
+    services: dict[str, QueueService] = {}
     for name, (spent, held) in {"slow": (101, 102), "crashed": (1, 2)}.items():
-        service = make_service(consumer_name=name, **never)
+        service = services[name] = make_service(consumer_timeout=3600, reaper_interval=600)
         queue.publish_many([name] * held)
         messages = service.queue("jobs").consume(held)
         tried = case((queue.table.c.id <= messages[spent - 1].id, 3), else_=1)
@@ -443,7 +443,7 @@ def test_dead_letters_for_another_queue_are_left_to_the_reaper(
         with engine.begin() as connection:
             connection.execute(update(queue.table).where(where).values(values))
     with engine.begin() as connection:
-        row = CONSUMERS.c.consumer_id == service.consumer_id
+        row = CONSUMERS.c.consumer_id == services["crashed"].consumer_id
         connection.execute(update(CONSUMERS).where(row).values(heartbeat_at=0, expires_at=1))
     [late] = client.get_many(9)
     assert (json.dumps("slow"), 2) == (late["payload"], late["read_cnt"])

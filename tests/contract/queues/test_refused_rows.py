@@ -273,6 +273,7 @@ def test_what_waits_in_its_group_and_cannot_be_cancelled_is_held(
     assert [ids[2]] == [message.id for message in jobs.consume(9)]
 
 
+@pytest.mark.threads("a streaming engine reads by threads and processes")
 def test_a_round_of_a_durable_consumer_ends_without_what_is_refused(
     jobs: Queue, database: TestDatabase, service: QueueService
 ) -> None:
