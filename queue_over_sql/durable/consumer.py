@@ -162,7 +162,6 @@ class DurableConsumer:
         self._timeout_us = None if timeout is None else to_microseconds(timeout, "timeout")
         self._taken: Registration | None = None
         # What the present operation has ended, because it had expired.
-        self._expired: dict[int, Disposition] = {}
 
     # -- registration
 
@@ -302,11 +301,18 @@ class DurableConsumer:
                 "opened."
             )
             raise UnsupportedByEngine(msg)
+        ended: dict[int, Disposition] = {}
+
+        def opening(connection: Connection, *, apart: bool) -> int:
+            # It may run again.
+            ended.clear()
+            return self._advance(connection, start, request, on_ack, ended, apart=apart)
+
         # Where all that it claimed had expired, there may be more behind.
         while not self._context.run(lambda connection: self._is_idle(connection, start, request)):
-            opening = partial(self._advance, start=start, request=request, on_ack=on_ack)
-            end, expired = self._ending(opening)
-            if end > start or not expired:
+            end = self._ending(opening)
+            self.note_ended(ended)
+            if end > start or not ended:
                 return end
         return start
 
@@ -341,7 +347,13 @@ class DurableConsumer:
             self._gone(f"some of its rounds {start + 1} to {end} do not exist.")
         return found
 
-    def claim_round(self, connection: Connection, wanted: Round, epoch: int) -> int:
+    def claim_round(
+        self,
+        connection: Connection,
+        wanted: Round,
+        epoch: int,
+        ended: dict[int, Disposition] | None = None,
+    ) -> int:
         """Claim one round, unless it is already claimed; its messages never change after that.
 
         Args:
@@ -349,22 +361,27 @@ class DurableConsumer:
                 messages are delivered: ``inside.run(…, atomic=True)`` does this.
             wanted: the round.
             epoch: of the program that this works for.
+            ended: gets the messages that had expired, by id, for ``note_ended`` after the commit.
 
         Returns:
             How many messages were claimed for the round.
         """
+        ended = {} if ended is None else ended
+        ended.clear()
         number, tables = wanted.consumer_round, self._context.tables
         self._locked(connection, epoch, number, shared=True)
         if store.win_seal(connection, tables, self.consumer_id, number):
-            self._expired.clear()
-            count, _ = self._claim(connection, wanted)
+            count = self._claim(connection, wanted, ended)
             store.seal(connection, tables, self.consumer_id, number, count)
-            self._settlements.note_ended(self._expired)
             return count
         found = store.rounds_between(connection, tables, self.consumer_id, number - 1, number)
         if not found:
             self._gone(f"its round {number} does not exist.")
         return found[0].claimed_count or 0
+
+    def note_ended(self, ended: Mapping[int, Disposition]) -> None:
+        """Log messages that had expired when they were claimed, and notify observers of them."""
+        self._settlements.note_ended(ended)
 
     def count_round(self, connection: Connection, consumer_round: int) -> int:
         """Count the messages that a round claimed and still holds."""
@@ -468,16 +485,8 @@ class DurableConsumer:
         return self._taken
 
     def _write(self, do: Callable[[Connection], T]) -> T:
-        def anew(connection: Connection) -> T:
-            # It may run again.
-            self._expired.clear()
-            return do(connection)
-
         # A round in a checkpoint must still exist after a power failure.
-        done = self._context.run(Operation(anew, atomic=True, durable=True))
-        self._settlements.note_ended(self._expired)
-        self._expired.clear()
-        return done
+        return self._context.run(Operation(do, atomic=True, durable=True))
 
     def _ending(self, do: Callable[..., T]) -> T:
         """Run an operation that ends messages, and hold those that the database refuses to end."""
@@ -605,17 +614,18 @@ class DurableConsumer:
         start: int,
         request: AdvanceRequest,
         on_ack: str | None,
+        ended: dict[int, Disposition],
         *,
         apart: bool,
-    ) -> tuple[int, int]:
+    ) -> int:
         found = self._locked(connection, self.epoch, start)
         if start < found.acked_round:
             raise CheckpointBehind(self.consumer_id, start, found.acked_round)
         self._ack(connection, found, start, on_ack, apart=apart)
         self._renew_if_due(connection, found)
         if found.claimed_round > start:
-            return found.claimed_round, 0
-        return self._open(connection, start, request)
+            return found.claimed_round
+        return self._open(connection, start, request, ended)
 
     def _ack(
         self,
@@ -647,23 +657,26 @@ class DurableConsumer:
             settlement = Settlement(ids, stamp, Outcome.DONE, None, dedup_us=dedup_us)
             self._settlements.finish_apart(connection, settlement, keep=keep)
 
-    def _open(self, connection: Connection, start: int, request: AdvanceRequest) -> tuple[int, int]:
-        """Open the next rounds; returns the last one, and how many messages had expired."""
-        count, expired = self._count(connection, request.whole), 0
+    def _open(
+        self,
+        connection: Connection,
+        start: int,
+        request: AdvanceRequest,
+        ended: dict[int, Disposition],
+    ) -> int:
+        """Open the next rounds; returns the last one. ``ended`` gets what had expired."""
+        count = self._count(connection, request.whole)
         opened: list[Round] = []
         for each in request.rounds(start, count) if count else ():
-            claimed = None
-            if not request.executor:
-                claimed, ended = self._claim(connection, each)
-                expired += ended
+            claimed = None if request.executor else self._claim(connection, each, ended)
             if claimed == 0:
                 break
             opened.append(dataclasses.replace(each, claimed_count=claimed))
         store.open_rounds(connection, self._context.tables, self.consumer_id, opened)
-        return opened[-1].consumer_round if opened else start, expired
+        return opened[-1].consumer_round if opened else start
 
-    def _claim(self, connection: Connection, wanted: Round) -> tuple[int, int]:
-        """Claim a round; returns how many messages it has, and how many had expired."""
+    def _claim(self, connection: Connection, wanted: Round, ended: dict[int, Disposition]) -> int:
+        """Claim a round; returns how many messages it has. ``ended`` gets what had expired."""
         priorities, sql = self._context.settings.priorities, self._context.sql
         groups = None
         if sql.subject.grouped:
@@ -673,13 +686,12 @@ class DurableConsumer:
             connection, sql, self.consumer_id, wanted, priorities, groups=groups
         )
         if not count or not self._context.tables.may_expire:
-            return count, 0
-        expired = self._expire(connection, wanted.consumer_round)
-        return count - expired, expired
+            return count
+        return count - self._expire(connection, wanted.consumer_round, ended)
 
-    def _expire(self, connection: Connection, number: int) -> int:
+    def _expire(self, connection: Connection, number: int, ended: dict[int, Disposition]) -> int:
         """End the messages of a round that had expired when it was claimed; returns how many."""
-        sql, stamp, ended = self._context.sql, Claim(self.consumer_id, number), 0
+        sql, stamp, count = self._context.sql, Claim(self.consumer_id, number), 0
         if not registry.is_expiring(connection, sql):
             return 0
         for waited, ids in store.expired_of_round(
@@ -690,9 +702,9 @@ class DurableConsumer:
             gone = self._settlements.dead_letter(connection, end, refused)
             self._settlements.log_refused(refused)
             told = Disposition(keep=True, error=end.error, outcome=Outcome.EXPIRED)
-            self._expired |= dict.fromkeys(gone - refused.keys(), told)
-            ended += len(gone)
-        return ended
+            ended |= dict.fromkeys(gone - refused.keys(), told)
+            count += len(gone)
+        return count
 
     def _count(self, connection: Connection, wanted: Round) -> int:
         priorities, sql = self._context.settings.priorities, self._context.sql

@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 import time
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pyspark.sql.datasource import InputPartition
 
@@ -85,11 +85,15 @@ def read_part(options: StreamOptions, part: RoundPart) -> Iterator[pa.RecordBatc
 
         return outlast(once, options.reconnect_timeout)
 
+    ended: dict[int, Any] = {}
+
     def claim(connection: Connection) -> int:
         consumer = consumer_at(location, options)
-        return consumer.claim_round(connection, part.wanted, part.epoch)
+        return consumer.claim_round(connection, part.wanted, part.epoch, ended)
 
-    if not run(claim):
+    claimed = run(claim)
+    consumer_at(location, options).note_ended(ended)
+    if not claimed:
         return
     queue, came = queue_at(location, options.queue), 0
     for batch in _messages(queue, options, part):
