@@ -59,7 +59,7 @@ from queue_over_sql.settling.operations import finish as finishing
 from queue_over_sql.settling.operations import finish_quickly as finishing_quickly
 from queue_over_sql.settling.operations import release, without
 from queue_over_sql.sql.operation import Operation
-from queue_over_sql.statements.operations import refusal
+from queue_over_sql.statements.operations import carefully, refusal
 from queue_over_sql.statements.requests import (
     ANY_EDITS,
     ClaimRequest,
@@ -814,7 +814,8 @@ class Claimer:
         apart = self._walk.parking(request, blocked)
         if self._context.dialect.features.look_first:
             # The caller's transaction has the only lock for writing.
-            apart.do(connection)
+            with carefully():
+                apart.do(connection)
             return
         try:
             self._context.run(apart)

@@ -30,7 +30,7 @@ from queue_over_sql.groups.strategy import GroupClaim, GroupClaims, GroupRules, 
 from queue_over_sql.queues.registry import may_claim
 from queue_over_sql.schema.queue_tables import MESSAGE_COLUMNS
 from queue_over_sql.statements.claims import fitting, stamp_values
-from queue_over_sql.statements.operations import change_by_ids, rows_by_ids
+from queue_over_sql.statements.operations import change_allowed, change_by_ids, rows_by_ids
 from queue_over_sql.statements.parameters import (
     among_ids,
     batches,
@@ -505,7 +505,7 @@ class _Claim:
         }
         self._move(places)
         exits.let_out(self._connection, self._sql, self._late(counts, carriers))
-        change_by_ids(self._connection, self._sql, statements.set_parked, behind)
+        change_allowed(self._connection, self._sql, statements.set_parked, behind)
         # Each of the others lets out one when it ends.
         kept = [ids[len(ready.get(group, ())) :] for group, ids in carriers.items()]
         again = sorted(each for ids in kept for each in ids)
@@ -648,7 +648,7 @@ def spread(connection: Connection, sql: StatementCache, request: GroupRequest) -
     behind = {row[1] for row in kept}
     spare = [each for name in behind for each in crowding[name][len(stays[name]) :]]
     free = [row[0] for row in rows_by_ids(connection, sql, statements.lock_waiting, sorted(spare))]
-    moved = change_by_ids(connection, sql, statements.set_parked, sorted(free))
+    moved = change_allowed(connection, sql, statements.set_parked, sorted(free))
     if moved:
         ids = sorted(row[0] for row in kept)
         change_by_ids(connection, sql, statements.set_carriers, ids)

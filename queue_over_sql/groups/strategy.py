@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 from queue_over_sql.errors import UnsupportedByEngine
 from queue_over_sql.groups import statements
 from queue_over_sql.message import AGE
+from queue_over_sql.statements.operations import change_allowed
 from queue_over_sql.statements.parameters import batches, bucket_of, id_values
 from queue_over_sql.statements.requests import look_for
 from queue_over_sql.values.limits import MOST_IN_HAND
@@ -278,8 +279,7 @@ class GroupClaims:
                 lock = sql.get(statements.lock_waiting, bucket_of(len(batch)))
                 free = sorted(row[0] for row in lock.run(connection, id_values(batch)))
             if free:
-                park = sql.get(statements.set_parked, bucket_of(len(free)))
-                moved += park.run(connection, id_values(free)).rowcount
+                moved += change_allowed(connection, sql, statements.set_parked, free)
         return moved
 
 

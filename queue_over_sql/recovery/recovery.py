@@ -74,6 +74,7 @@ _TURN_SECONDS = 0.25
 # How often rows are looked through for claims that somebody has edited, and how many at once.
 _EDITED_SECONDS: Final = 60.0
 _EDITED_ROWS: Final = 1_000
+_SECONDS_BETWEEN_REPAIRS: Final = 10.0
 # Among how many rows at once messages that expired are looked for.
 _EXPIRED_ROWS: Final = 10_000
 _BEFORE_ALL: Final = -(2**63)
@@ -109,6 +110,8 @@ class Recovery:
         self._expired_up_to = _BEFORE_ALL
         # The last row that was looked at for groups that nobody would wake.
         self._repaired_up_to: Place | None = None
+        # Until when it leaves groups alone that it could not wake, by name.
+        self._in_vain: dict[str, float] = {}
         # What the present look for them has read so far. It may take several turns.
         self._repair_pages = 0
         # When to begin the next look for them, on the monotonic clock.
@@ -421,12 +424,17 @@ class Recovery:
                 limit=_EXPIRED_ROWS,
             )
             broken, last = context.run(look)
-            woken: list[str] = []
+            now, woken = time.monotonic(), list[str]()
+            self._in_vain = {name: until for name, until in self._in_vain.items() if until > now}
+            broken = [name for name in broken if name not in self._in_vain]
             if broken:
                 # Its limit may have been changed since it was read.
                 context.refresh()
                 rules = GroupRules.of(context.settings)
                 woken = context.run(repair.of(context.sql, rules, broken))
+                # The database refuses to wake the others, or they need it no more.
+                again = now + _SECONDS_BETWEEN_REPAIRS
+                self._in_vain |= dict.fromkeys(set(broken) - set(woken), again)
             for name in woken:
                 _log.warning(
                     "Queue %s: messages of the group %r waited for nothing, so they are ready now. "

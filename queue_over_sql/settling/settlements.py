@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Iterable
@@ -71,6 +72,7 @@ from queue_over_sql.settling.operations import (
 )
 from queue_over_sql.sql.operation import Operation
 from queue_over_sql.statements.clock import server_now
+from queue_over_sql.statements.operations import carefully
 from queue_over_sql.statements.requests import Disposition, Settlement
 from queue_over_sql.values.durations import (
     MICROSECOND,
@@ -728,9 +730,11 @@ class Settlements:
         careful = apart is not None and self.may_be_refused(keep=self.keeps_finished)
 
         def do(target: Connection) -> set[int]:
-            if apart is None or not careful or commits_itself(target):
+            if commits_itself(target):
                 return operation.do(target)
-            return apart().do(target)
+            with carefully() if self._context.was_refused else contextlib.nullcontext():
+                chosen = apart() if apart is not None and careful else operation
+                return chosen.do(target)
 
         try:
             settled = self._context.run(operation._replace(do=do, wakes=again), connection)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, Final
 
 from sqlalchemy import Connection
@@ -15,6 +16,8 @@ from queue_over_sql.sql.compiled import StatementCache, run_text
 from queue_over_sql.statements.parameters import batches, bucket_of, id_values
 
 _SAVEPOINT: Final = "queue_over_sql_row"
+_CHANGE: Final = "queue_over_sql_change"
+_MOST_REFUSED: Final = 50
 
 
 def rows_by_ids(
@@ -132,6 +135,16 @@ def write_apart(
     )
 
 
+def change_allowed(
+    connection: Connection, sql: StatementCache, builder: Callable[..., Any], ids: Sequence[int]
+) -> int:
+    """As ``change_by_ids``; in a block of ``carefully`` without what the database refuses."""
+    change = partial(change_by_ids, connection, sql, builder)
+    if not is_careful():
+        return change(ids)
+    return write_apart(connection, sql, _CHANGE, ids, change, refused={}, most=_MOST_REFUSED)
+
+
 _careful: ContextVar[bool] = ContextVar("careful", default=False)
 
 
@@ -142,7 +155,7 @@ def is_careful() -> bool:
 
 @contextlib.contextmanager
 def carefully() -> Iterator[None]:
-    """In the block, what the database refuses to wake keeps nothing else from being done.
+    """In the block, what the database refuses to wake or to park keeps nothing else from it.
 
     That costs savepoints, so it is for operations that were refused before.
     """
