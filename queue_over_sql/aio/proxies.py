@@ -187,14 +187,18 @@ def outward(value: Any) -> Any:
     return value
 
 
+_SEVERAL = (Sequence, AbstractSet, ValuesView)
+# Payloads, which are sequences as well.
+_WHOLE = (str, bytes, bytearray, memoryview)
+
+
 def inward(value: Any) -> Any:
     """Replace a proxy by its object, and the caller's connection or session by its sync side."""
     if isinstance(value, Proxy):
         return value._sync  # noqa: SLF001 - it is our own
     if isinstance(value, GeneratorType):
         return (inward(each) for each in value)
-    listed = isinstance(value, Sequence | AbstractSet | ValuesView)
-    if listed and not isinstance(value, str | bytes):
+    if isinstance(value, _SEVERAL) and not isinstance(value, _WHOLE):
         if any(isinstance(each, Proxy) for each in value):
             return [inward(each) for each in value]
         return value

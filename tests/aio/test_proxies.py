@@ -116,6 +116,9 @@ def test_messages_may_come_in_any_iterable(sqlite_url: str) -> None:
                 await queue.publish_many(each for each in "ab")
                 await queue.ack(form(await queue.consume(2)))
             assert 0 == (await queue.stats()).live
+            raw = await service.create_queue("raw", payload="bytes")
+            await raw.publish(memoryview(b"abcd").cast("B", (2, 2)))
+            assert b"abcd" == (await raw.consume(1))[0].payload
 
     asyncio.run(call())
 
