@@ -324,11 +324,11 @@ class Consumption:
             try:
                 look = min(left, LOOK_SECONDS)
                 messages = self.queue.consume(size, lease=self.limits.lease, wait=look)
+                if not messages:
+                    self._look_for_a_pause()
             except DatabaseUnavailable as error:
                 self._outlast(error, backoff)
                 continue
-            if not messages:
-                self._look_for_a_pause()
             if messages or left <= 0:
                 return messages
         return []
@@ -343,8 +343,8 @@ class Consumption:
 
     def _look_for_a_pause(self) -> None:
         if not self.looked_for_a_pause:
-            self.looked_for_a_pause = True
             self.tally.paused = self.is_paused()
+            self.looked_for_a_pause = True
             if self.tally.paused:
                 self.warn(f"Queue {self.queue.name} is paused.")
 
@@ -364,16 +364,16 @@ class Consumption:
 
     def _settle(self, message: Message, failure: str | None) -> None:
         if failure is None:
-            self.tally.done += self._is_settled(message.ack)
+            self.tally.done += self._settles(message.ack)
         else:
-            self.tally.failed += self._is_settled(lambda: message.nack(failure))
+            self.tally.failed += self._settles(lambda: message.nack(failure))
 
     def _give_back(self, messages: list[Message]) -> None:
         if messages:
             self.tally.delivered -= len(messages)
-            self._is_settled(lambda: self.queue.release(messages))
+            self._settles(lambda: self.queue.release(messages))
 
-    def _is_settled(self, settle: Callable[[], None]) -> bool:
+    def _settles(self, settle: Callable[[], None]) -> bool:
         """Settle, with --follow also after an outage; returns False if the claim is lost."""
         backoff = Backoff(1.0, LONGEST_PAUSE)
         while True:

@@ -12,6 +12,7 @@ from queue_over_sql import DatabaseUnavailable, Message, Queue, QueueService
 from queue_over_sql.cli.consume import Consumption, Limits
 from queue_over_sql.cli.signals import Stop
 from queue_over_sql.service import parts_of
+from queue_over_sql.values.backoff import Backoff
 
 pytestmark = pytest.mark.engines("sqlite")
 
@@ -28,6 +29,12 @@ class Outage:
 
     def _watch(self, connection: sqlite3.Connection, *_: object) -> None:
         connection.set_progress_handler(lambda: self.lasts, 1)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the command try again soon."""
+    monkeypatch.setattr("queue_over_sql.cli.consume.Backoff", lambda *_: Backoff(0.01, 0.01))
 
 
 @pytest.fixture
@@ -89,11 +96,29 @@ def test_follow_gives_back_after_an_outage(jobs: Queue, outage: Outage) -> None:
     assert 2 == jobs.stats().ready
 
 
+def test_follow_looks_for_a_pause_again_after_an_outage(jobs: Queue, outage: Outage) -> None:
+    """An outage at that look ends it no more than one at a claim."""
+    jobs.purge()
+    consumption, warnings = _consumption(jobs, outage, FOLLOWING, lambda _: None)
+    answers: Iterator[DatabaseUnavailable | bool] = iter([DatabaseUnavailable("away"), True])
+
+    def is_paused() -> bool:
+        answer = next(answers)
+        if isinstance(answer, DatabaseUnavailable):
+            raise answer
+        consumption.stop.request()
+        return answer
+
+    consumption.is_paused = is_paused
+    consumption.run()
+    assert ["away Retrying in 0 s.", "Queue jobs is paused."] == warnings
+
+
 @pytest.mark.parametrize("follows", [False, True])
-def test_an_outage_at_the_ack_ends_the_others(
+def test_without_follow_or_after_a_stop_an_outage_ends_the_command(
     jobs: Queue, outage: Outage, *, follows: bool
 ) -> None:
-    """Without --follow, and after the signal to stop, the command ends with the error."""
+    """With the error."""
     stop = Stop()
 
     def handle(_: Message) -> None:
