@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _SKEW_SECONDS: Final = 2.0
 _NEGLECTED_SECONDS: Final = 60.0
+# How many queues may fail because the database is away, before a section ends.
+_MOST_AWAY: Final = 3
 _MOST_SHOWN: Final = 10
 # Why messages are held: how ``last_error`` begins, what that means, and what to do first.
 _HELD: Final = (
@@ -91,8 +93,16 @@ class _Doctor:
 
     def _each(self, check: _CheckOfQueue) -> Iterator[Finding]:
         """Check each queue; one that cannot be read keeps no other from being checked."""
+        away = 0
         for name, tables in self._queues.items():
-            yield from _safely(f"queue {name}", partial(check, name, tables))
+            try:
+                yield from check(name, tables)
+            except (DatabaseRefused, DatabaseUnavailable) as error:
+                away += isinstance(error, DatabaseUnavailable)
+                if away == _MOST_AWAY:
+                    # Each further one would wait as long.
+                    raise
+                yield _unchecked(f"queue {name}", error)
 
     def _asked(self, section: inside.Section) -> Iterator[Finding]:
         there = [t for tables in self._queues.values() for t in (tables.live, tables.archive)]
@@ -225,7 +235,10 @@ class _Doctor:
             try:
                 with self._inspection.connection() as connection:
                     count = connection.execute(select(func.count()).select_from(some)).scalar_one()
-            except (DatabaseRefused, DatabaseUnavailable):
+            except DatabaseUnavailable:
+                held.append("an unknown number of other queues")
+                break
+            except DatabaseRefused:
                 held.append(f"an unknown number of {name}")
                 continue
             if count:
@@ -380,9 +393,13 @@ def _safely(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Findi
     except (DatabaseRefused, DatabaseUnavailable) as error:
         if isinstance(error, DatabaseUnavailable) and name == "engine":
             raise
-        advice = "Grant the login the right to read it, or check it yourself."
-        reason = " ".join(str(error).split())
-        yield Finding(Level.NOTE, name, f"it could not be checked: {reason}", advice)
+        yield _unchecked(name, error)
+
+
+def _unchecked(name: str, error: Exception) -> Finding:
+    advice = "Grant the login the right to read it, or check it yourself."
+    reason = " ".join(str(error).split())
+    return Finding(Level.NOTE, name, f"it could not be checked: {reason}", advice)
 
 
 def _compare(connection: Connection, tables: inside.QueueTables, table: Table) -> Iterator[Finding]:
