@@ -775,6 +775,7 @@ def test_rights_on_queues_that_a_request_names(server: Server) -> None:
         assert status == ask("PUT", "", json={"dead_letter_queue": receiver}), receiver
     for reply_to, statuses in {
         "mail": (403, 403, 403),
+        "*": (403, 403, 403),
         "orders_dead": (201, 200, 200),
         "Orders of all": (201, 200, 200),
     }.items():

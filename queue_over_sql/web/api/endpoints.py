@@ -226,8 +226,10 @@ class Call:
             with contextlib.suppress(QueueNotFound):
                 # It may be called by its title, and rights are by names.
                 queue = self.service.queue(queue).name
+        # ``ANY_QUEUE`` may become the title of one.
+        named = "" if queue == ANY_QUEUE else queue
         try:
-            self.api.access.check(self.principal, None, writes=False, queue=queue)
+            self.api.access.check(self.principal, None, writes=False, queue=named)
         except Refused as error:
             raise problem_of(error) from error
 
