@@ -126,7 +126,6 @@ def _resolve(future: asyncio.Future[bool], result: bool) -> None:
 
 
 _DRAIN_STEP = 0.01
-_FEW = 4
 
 
 @dataclasses.dataclass
@@ -145,7 +144,7 @@ class TaskSessions:
     Args:
         at_most: the largest number of sessions of each kind.
         beside: whether the caller is a background job, which must not wait behind other tasks.
-        few: whether it is one of those jobs of which only a few have sessions at once.
+        few: whether it is one of those jobs of which only ``at_most`` have sessions at once.
     """
 
     def __init__(
@@ -162,7 +161,7 @@ class TaskSessions:
         self._few = few
         self._free: dict[bool, list[Session]] = {True: [], False: []}
         self._places = {kind: asyncio.Semaphore(at_most) for kind in self._free}
-        self._places_of_few = {kind: asyncio.Semaphore(_FEW) for kind in self._free}
+        self._places_of_few = {kind: asyncio.Semaphore(at_most) for kind in self._free}
         self._lent: dict[Hashable, _Loan] = {}
         # Counts sessions that are being opened or closed, too.
         self._busy: set[Hashable] = set()

@@ -394,8 +394,8 @@ class AsyncQueueService(Proxy[QueueService]):
         consumer_timeout: see ``QueueService``; if the loop is blocked for longer, its messages go
             to other consumers.
         max_connections: the maximum number of connections for verbs; further tasks wait for their
-            turn. Transactions of handlers, background jobs and the renewal of leases (up to four)
-            have their own connections.
+            turn. Transactions of handlers and background jobs have their own connections. The
+            renewals of leases have as many of their own as verbs.
 
     Raises:
         TypeError, ValueError: an argument has an invalid value, or the driver is synchronous.
