@@ -327,7 +327,7 @@ class PayloadTooLarge(QueueError, ValueError):
         otherwise = "" if what in {"headers", "result"} else f", or {raises}"
         super().__init__(
             f"The {what} {verb} {size:,} bytes; the limit is {limit:,}. Keep large content "
-            f"elsewhere and publish a reference{otherwise}."
+            f"elsewhere and {'return' if what == 'result' else 'publish'} a reference{otherwise}."
         )
         self.size = size
         self.limit = limit

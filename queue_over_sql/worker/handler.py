@@ -57,7 +57,7 @@ def keep_as_result(message: Message, result: object) -> None:
     try:
         encoded = None if result is None else encode_result(result)
     except (PayloadInvalid, PayloadTooLarge) as error:
-        msg = f"the handler succeeded, but what it returned cannot be kept as its result: {error}"
+        msg = f"what the handler returned cannot be kept as its result: {error}"
         raise ResultNotKept(msg) from error
     note_result(message, encoded)
 
