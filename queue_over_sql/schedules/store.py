@@ -259,20 +259,25 @@ def remove_ahead(
     )
     similar = live.c.message_key.startswith(_key_start(schedule), autoescape=True)
     held = case((tables.is_held(), 1), else_=0)
+
+    def stays(at: int, is_held: int) -> bool:
+        return bool(is_held) and keeps is not None and keeps(at)
+
     wanted = select(live.c.id, live.c.message_key, held).where(ahead, similar)
     found = {
         row[0]: at
         for row in connection.execute(wanted)
         if (at := _time_of(schedule, row[1])) is not None
         and (passed or at > now)
-        and not (row[2] and keeps is not None and keeps(at))
+        and not stays(at, row[2])
     }
     removed: list[int] = []
     for batch in batches(sorted(found)):
         # One that became due meanwhile may be with a consumer, or done.
-        locking = select(live.c.id).where(live.c.id.in_(batch), ahead).with_for_update()
+        locking = select(live.c.id, held).where(live.c.id.in_(batch), ahead).with_for_update()
         locking = by_id(tables, locking, live)
-        locked = connection.execute(locking).scalars().all()
+        rows = connection.execute(locking).all()
+        locked: list[int] = [row[0] for row in rows if not stays(found[row[0]], row[1])]
         if not locked:
             continue
         named = [literal(message_id, live.c.id.type) for message_id in locked]
