@@ -77,6 +77,7 @@ def tier_of(item: pytest.Item) -> str:
         or (only and engine not in only.args)
         or (parameters.get("face") == "asyncio" and not _driver_decides(item, engine))
         or _another_shows_it(item, engine)
+        or (engine == "h2" and _reads_plans(item))
     ):
         return "full"
     slow = any(map(item.get_closest_marker, ("browser", "chaos", "fetched", "spark")))
@@ -92,11 +93,14 @@ def _driver_decides(item: pytest.Item, engine: str) -> bool:
     return engine != "mysql" or any(each and "mariadb" not in each.args for each in markers)
 
 
+def _reads_plans(item: pytest.Item) -> bool:
+    """Whether a case reads plans, except those of the SQL files, which are written anew."""
+    return item.nodeid.startswith(PLANS) and "test_sql_files" not in item.nodeid
+
+
 def _another_shows_it(item: pytest.Item, engine: str) -> bool:
     """Whether another engine has its turn, and runs this test in the earlier tiers."""
     callspec = getattr(item, "callspec", None)
-    if engine == "h2" and item.nodeid.startswith(PLANS):
-        return "test_sql_files" not in item.nodeid
     if callspec is None or not item.nodeid.startswith(WHERE_IN_TURN):
         return False
     in_turn = (ON_LOOP_IN_TURN,) if callspec.params.get("face") == "asyncio" else IN_TURN

@@ -206,6 +206,8 @@ class HandlerThreads:
         )
 
     def _fail(self, reason: str) -> None:
+        if self.failure is not None:
+            return
         self.failure = QueueError(reason)
         _log.error("The worker stops: %s", reason)
         self.drain()
