@@ -688,17 +688,17 @@ def test_an_owner_without_the_right_to_create_roles(database: TestDatabase, logi
 
 
 def test_a_login_that_may_read_no_queue_is_told_so(owner: QueueService, logins: Logins) -> None:
-    """Not that there is none."""
+    """Not that there is none. Their names and settings are in a table of all queues."""
     owner.roles.install(["copies"], prefix=f"{logins.prefix}some_")
     service = logins.service("some_viewer")
     assert 0 == service.queue("copies").stats().ready
     owner.drop_queue("copies")
     url = str(logins.url("some_viewer").render_as_string(hide_password=False))
-    for name in ("stats", "list"):
-        ended = run(name, url=url)
-        assert 1 == ended.exit_code, (name, ended.err)
-        assert "SELECT on queue_" in ended.err
-        assert "no queue yet" not in ended.err
+    ended, listed = run("stats", url=url), run("list", url=url)
+    assert 1 == ended.exit_code, ended.err
+    assert "SELECT on queue_" in ended.err
+    assert "no queue yet" not in ended.err
+    assert (0, True) == (listed.exit_code, "jobs" in listed.out)
 
 
 @pytest.mark.engines("sqlite", "h2")
