@@ -55,8 +55,11 @@ class Query:
         connections = core.context.connections
         if self.apart:
             epoch = consumer.epoch
-            claiming = Operation(lambda c: consumer.claim_round(c, wanted, epoch), atomic=True)
-            connections.run(claiming)
+            ended: dict[int, Any] = {}
+            connections.run(
+                Operation(lambda c: consumer.claim_round(c, wanted, epoch, ended), atomic=True)
+            )
+            consumer.note_ended(ended)
         rows = connections.run(lambda c: consumer.read_round(c, wanted.consumer_round))
         return [decoded_plainly(core.context, row, core).payload for row in rows]
 

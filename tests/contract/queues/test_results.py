@@ -186,7 +186,7 @@ def test_a_handler_returns_the_result(face: str, kept: Queue, service: QueueServ
             with pytest.raises(NoResult, match=r"failed: .*cannot be kept as its result"):
                 kept.result(ids[2], wait=60)
             assert ["b"] == kept.result(ids[3], wait=60)
-            with pytest.raises(NoResult, match=r"succeeded, but .* limit is 65,536"):
+            with pytest.raises(NoResult, match=r"cannot be kept .* limit is 65,536"):
                 kept.result(ids[4], wait=60)
     assert [3, 3] == [called.count(name) for name in ("bad", "large")]
     with pytest.raises(ValueError, match="batch"):
